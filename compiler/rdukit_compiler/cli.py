@@ -90,7 +90,9 @@ def show(as_json: bool) -> None:
 
 
 @cache.command()
-@click.option("--bytes", "max_bytes", type=click.IntRange(0), default=None, help="Maximum bytes to keep in all.")
+@click.option(
+    "--bytes", "max_bytes", type=click.IntRange(0), default=None, help="Maximum number of bytes to keep in total."
+)
 @_json_option
 def trim(max_bytes: int | None, as_json: bool) -> None:
     """Remove files of other versions of torch and of this package, and files beyond the bounds.

@@ -97,8 +97,8 @@ class CompileOptions:
             )
         if self.weight_dtype and not self.inference:
             raise InvalidArgument(
-                f"--weight-dtype {self.weight_dtype} is for inference: weights are rounded once and cannot be trained; "
-                "compile with --inference"
+                f"--weight-dtype {self.weight_dtype} is only for inference, because rounded weights cannot be "
+                f"trained; compile with --inference"
             )
         if self.graphamp is not None and self.graphamp not in PRESETS:
             raise InvalidArgument(f"--graphamp-preset {self.graphamp!r} is not valid; expected {', '.join(PRESETS)}")
@@ -120,7 +120,7 @@ class CompileOptions:
             return
         if self.tiles != self.chip.tiles:
             raise InvalidArgument(
-                f"--num-tiles {self.tiles} is not valid with --n-chips {self.chips}, which takes whole RDUs; leave it "
+                f"--num-tiles {self.tiles} is not valid with --n-chips {self.chips}, which uses whole RDUs; leave it "
                 f"out, or give the {self.chip.tiles} tiles of an RDU"
             )
         if self.weight_dtype:

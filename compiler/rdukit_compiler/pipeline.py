@@ -98,8 +98,8 @@ def compile_graphs(graphs: Sequence[TracedGraph], options: CompileOptions, repor
         except Exception as cause:
             names = ", ".join(traced.graph.name for traced in graphs)
             raise CompileError(
-                f"internal: compiling {names} failed: {type(cause).__name__}: {cause}; this is a fault of the "
-                "compiler, not of the model: another mode (--o0) may do"
+                f"internal: compiling {names} failed: {type(cause).__name__}: {cause}; this is a defect of the "
+                f"compiler, not of the model; another mode (--o0) may work"
             ) from cause
 
 

@@ -143,8 +143,8 @@ def trace_functional(function: Callable[..., Any], inputs: Sequence[torch.Tensor
     if overwriting is None:
         return traced
     raise UnsupportedOperator(
-        f"operator {overwriting.target} overwrites a tensor and has no form that does not; use an operator without "
-        "underscore or out="
+        f"operator {overwriting.target} overwrites a tensor, and no variant of it returns a new one; use an operator "
+        f"without underscore or out="
     ) from cause
 
 
@@ -188,7 +188,7 @@ def split_joint(joint: fx.GraphModule, forward_outputs: int) -> tuple[fx.GraphMo
             joint, (), num_fwd_outputs=forward_outputs, static_lifetime_input_indices=[]
         )
     except AssertionError as refusal:  # it assumes properties that only its own tracer ensures
-        logger.debug("no minimal cut reason=%s; saving what backward reads", refusal)
+        logger.debug("no minimal cut reason=%s; saving all tensors that backward reads", refusal)
         return split_saving(joint, forward_outputs)
 
 

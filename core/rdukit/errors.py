@@ -90,7 +90,7 @@ class PreconditionFailed(Conflict):
 
 
 class RangeNotSatisfiable(InvalidArgument):
-    """The range that was asked for begins behind the end of the content."""
+    """The requested range begins beyond the end of the content."""
 
     code, http_status = "range-not-satisfiable", 416
 
@@ -102,7 +102,7 @@ class Unavailable(RdukitError):
 
 
 class BackendUnavailable(Unavailable):
-    """The container engine or cluster that runs ModelBoxes does not answer; its boxes may go on."""
+    """The container engine or cluster that runs ModelBoxes does not answer; its boxes may continue."""
 
     code = "backend-unavailable"
 
@@ -212,7 +212,7 @@ class OutOfMemory(ChildDied):
 
 
 class CompileError(RdukitError):
-    """The model cannot be compiled as it is."""
+    """The model cannot be compiled without changes."""
 
     code, exit_status, http_status, grpc_status = "compile-error", 4, 422, "FAILED_PRECONDITION"
 
@@ -308,7 +308,7 @@ class NoResources(RuntimeFault):
 
 
 class OutOfDeviceMemory(RuntimeFault):
-    """The application's lease has less device memory than it asks for."""
+    """The application's lease has less device memory than the application requests."""
 
     code, grpc_status = "out-of-device-memory", "RESOURCE_EXHAUSTED"
 
@@ -392,7 +392,7 @@ class TileFaultException(HwException):
 
 
 class NumericalException(SNRuntimeError):
-    """A run made NaN or infinite outputs, and the setting ``numerics.trap`` asks for an exception then."""
+    """A run computed NaN or infinite outputs, which the setting ``numerics.trap`` turns into an exception."""
 
     code = "numerical-trap"
 
@@ -468,11 +468,11 @@ def find_system_error(error: Exception) -> RdukitError | None:
     detail = {"path": where} if where else {}
     if number in _FULL or (number is None and any(words in str(error) for words in _FULL_WORDS)):
         place = f"{where} cannot be written: " if where else ""
-        return DiskFull(f"{place}no space is left on the disk, or of the quota; make room and ask again", **detail)
+        return DiskFull(f"{place}no space is left on the disk or in the quota; make room and try again", **detail)
     if not isinstance(error, OSError) or not where:
         return None
     if number in _FORBIDDEN:
-        return PermissionDenied(f"{where}: {error.strerror}; let the user of this process read or write it", **detail)
+        return PermissionDenied(f"{where}: {error.strerror}; give the user of this process access to it", **detail)
     if number == errno.ENOENT:
         return NotFound(f"there is no file or folder {where}", **detail)
     if number in _NO_PATH:

@@ -170,7 +170,7 @@ def find_chip(name: str) -> ChipSpec:
     key = name.lower()
     chip = CHIPS.get(CHIP_ALIASES.get(key, key))
     if chip is None:
-        raise InvalidArgument(f"no chip is called {name!r}; expected {', '.join(sorted({*CHIPS, *CHIP_ALIASES}))}")
+        raise InvalidArgument(f"unknown chip {name!r}; expected {', '.join(sorted({*CHIPS, *CHIP_ALIASES}))}")
     return chip
 
 
@@ -184,5 +184,5 @@ def find_node(platform: str) -> NodeSpec:
         if name.lower() == platform.lower():
             return node
     raise InvalidArgument(
-        f"no platform is called {platform!r}; expected {', '.join(sorted(NODES))}.{suggest(platform, NODES)}"
+        f"unknown platform {platform!r}; expected {', '.join(sorted(NODES))}.{suggest(platform, NODES)}"
     )

@@ -59,53 +59,53 @@ def parse_token(text: str) -> str:
     return token
 
 
-HOME: Final = Setting("home", "~/.rdukit", "Folder of all state: database, artifacts, kernels, logs, sockets.", str)
+HOME: Final = Setting("home", "~/.rdukit", "Folder for all state: database, artifacts, kernels, logs, sockets.", str)
 CONFIG: Final = Setting("config", "", "Settings file (YAML); default: config.yaml in the home folder.", str)
 LOG_LEVEL: Final = Setting("log.level", "WARNING", "Level of the log on stderr.", str)
 #: Value of ``log.format`` for a JSON object on each line.
 JSON: Final = "json"
 LOG_FORMAT: Final = Setting(
-    "log.format", "text", "Form of the log on stderr: text, or json, one object a line with the ids of job, attempt, "
-    "tenant, request and trace.", str, ("text", JSON),
+    "log.format", "text", "Format of the log on stderr: text, or json (one object per line with ids of job, attempt, "
+                          "tenant, request and trace).", str, ("text", JSON),
 )  # fmt: skip
 TELEMETRY_OTLP_ENDPOINT: Final = Setting(
     "telemetry.otlp_endpoint", "",
-    "OpenTelemetry collector that spans are sent to, such as http://127.0.0.1:4318; empty: none.", str,
+    "OpenTelemetry collector that receives spans, such as http://127.0.0.1:4318; empty: none.", str,
     also="OTEL_EXPORTER_OTLP_ENDPOINT",
 )  # fmt: skip
 TELEMETRY_OTLP_PROTOCOL: Final = Setting(
-    "telemetry.otlp_protocol", "http/protobuf", "How spans are sent: http/protobuf, or grpc.", str,
+    "telemetry.otlp_protocol", "http/protobuf", "Protocol for spans: http/protobuf, or grpc.", str,
     ("http/protobuf", "grpc"), also="OTEL_EXPORTER_OTLP_PROTOCOL",
 )  # fmt: skip
 TELEMETRY_SERVICE: Final = Setting(
-    "telemetry.service", "", "Name of the service in what is sent; default: rdukit-gateway and so on.", str,
+    "telemetry.service", "", "Service name in spans; default: rdukit-gateway and so on.", str,
     also="OTEL_SERVICE_NAME",
 )  # fmt: skip
 TELEMETRY_SPAN_FILE: Final = Setting(
-    "telemetry.span_file", "", "File that spans are appended to, a line of OTLP in JSON each; empty: none.", str
+    "telemetry.span_file", "", "File to which spans are appended, one line of OTLP JSON each; empty: none.", str
 )
 TELEMETRY_TRACEPARENT: Final = Setting(
-    "telemetry.traceparent", "", "Trace that the spans of a program or a box belong to, as W3C's traceparent.", str,
+    "telemetry.traceparent", "", "Parent trace for the spans of a program or box, as a W3C traceparent.", str,
     also="TRACEPARENT",
 )  # fmt: skip
 TELEMETRY_RUN_SPANS: Final = Setting(
-    "telemetry.run_spans", 8, "Runs of a loaded PEF that have a span of their own in a trace, the first ones.", int
+    "telemetry.run_spans", 8, "Number of first runs of a loaded PEF that get a span each.", int
 )
 TELEMETRY_SECTIONS: Final = Setting(
-    "telemetry.sections", False, "Whether each section of those runs has a span, too.", parse_bool
+    "telemetry.sections", False, "Whether each section of those runs also gets a span.", parse_bool
 )
 CHECK: Final = Setting(
-    "check", False, "Check a compile's graph after each pass, and after each run that a program keeps no more device "
-    "memory than its plan says (on the CPU).", parse_bool,
+    "check", False, "Verify the graph after each compiler pass, and after each run on the CPU that device memory "
+                    "stays within its plan.", parse_bool,
 )  # fmt: skip
 DEBUG: Final = Setting(
-    "debug", 0, "What compiles and loads print on stderr: 1 the graph, 2 also fusions, 3 choices, 4 kernels, 5 the "
-    "addresses of device memory.", int, (0, 1, 2, 3, 4, 5),
+    "debug", 0, "Detail that compiles and loads print on stderr: 1 the graph, 2 also fusions, 3 choices, 4 kernels, 5 "
+                "device memory addresses.", int, (0, 1, 2, 3, 4, 5),
 )  # fmt: skip
 
 SANITIZE: Final = Setting(
-    "sanitize", False, "Build native kernels under AddressSanitizer and UBSan; their library must be loaded before the "
-    "program: see `make sanitize`.", parse_bool,
+    "sanitize", False, "Build native kernels with AddressSanitizer and UBSan, whose libraries must be loaded before "
+                       "the program; see `make sanitize`.", parse_bool,
 )  # fmt: skip
 
 SND_SOCKET: Final = Setting(
@@ -115,26 +115,26 @@ SND_STATE: Final = Setting("snd.state", "", "Folder of the node's database and l
 SND_REATTACH_S: Final = Setting(
     "snd.reattach_s",
     10.0,
-    "Seconds that programs have to attach again after the node daemon ended, and that it keeps their tiles for them.",
+    "Seconds after the node daemon's end within which programs may attach again and keep their tiles.",
     float,
 )
 
 TLS_CA: Final = Setting(
-    "tls.ca", "", "File with the authority of the certificates of gateway, boxes and SNML; default: the system's.", str,
+    "tls.ca", "", "File with the certificate authority of gateway, boxes and SNML; default: the system's.", str,
 )  # fmt: skip
 TLS_CERTIFICATE: Final = Setting(
-    "tls.certificate", "", "File with the certificate that callers show to servers that ask for one.", str
+    "tls.certificate", "", "File with the client certificate for servers that request one.", str
 )
 TLS_KEY: Final = Setting("tls.key", "", "File with the key of `tls.certificate`.", str)
 
 TOKEN: Final = Setting(
-    "token", "", "Token that commands send to the gateway, or to a box that asks for one; @FILE: the first line of a "
-    "file. Default for the gateway: the file token in the home folder. Also --token.", parse_token,
+    "token", "", "Token that commands send to the gateway, or to a box that requires one; @FILE: the first line of a "
+                 "file. Default for the gateway: the file token in the home folder. Also --token.", parse_token,
 )  # fmt: skip
 
 CONTEXT: Final = Setting(
-    "context", "", "Platform that commands and the Python client talk to, by its name in `rdukit context list`; it "
-    "counts before `gateway.url`. Default: the one of `rdukit context use`. Also --context.", str,
+    "context", "", "Platform for commands and the Python client, by its name in `rdukit context list`; overrides "
+                   "`gateway.url`. Default: the one chosen by `rdukit context use`. Also --context.", str,
 )  # fmt: skip
 
 CORE_SETTINGS: Final = (

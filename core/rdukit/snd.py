@@ -170,9 +170,7 @@ class SndClient(Closable):
             Unavailable: the daemon has an earlier version without such sockets.
         """
         if "socket" not in self.call("hello").get("features", ()):
-            raise Unavailable(
-                f"the node daemon at {self.path} gives leases no sockets of their own; update and restart it"
-            )
+            raise Unavailable(f"the node daemon at {self.path} creates no sockets for leases; update and restart it")
         return Path(self.call("socket", lease=lease_id, mode=mode)["socket"])
 
     def release(self, lease_id: str) -> None:

@@ -83,7 +83,7 @@ def read_json(text: bytes | str, max_values: int = 0) -> Any:
         except UnicodeEncodeError as cause:
             half = f"\\u{ord(cause.object[cause.start]):04x}"
             raise InvalidArgument(
-                f"a text of the request has {half}, half of a surrogate pair; expected both"
+                f"a string in the request has {half} without the other half of its surrogate pair; send both"
             ) from cause
     return value
 
@@ -135,4 +135,4 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if key in seen:
             break
         seen.add(key)
-    raise InvalidArgument(f"the request has the key {key[:80]!r} twice in one object; expected once", field=key[:80])
+    raise InvalidArgument(f"the request repeats the key {key[:80]!r} in one object; give it once", field=key[:80])

@@ -153,7 +153,7 @@ class _Reader:
 
     def _alias(self, event: Any, path: Path) -> object:
         if event.anchor not in self._anchors:
-            self._fault(event, path, f"*{event.anchor} stands for no finished anchor; expected one that ends above")
+            self._fault(event, path, f"**{event.anchor} refers to no anchor above; define the anchor first")
             return None
         value, count = self._anchors[event.anchor]
         self._add(event, path, count)
@@ -192,7 +192,7 @@ class _Reader:
         value = self._value(event, (*path, "<<"))
         if isinstance(value, dict):
             return value
-        self._fault(event, (*path, "<<"), "a merge key takes the keys of one mapping; legal: *anchor of a mapping")
+        self._fault(event, (*path, "<<"), "a merge key takes the keys of one mapping; expected *anchor of a mapping")
         return {}
 
     def _key(self, event: Any, path: Path) -> str | None:
@@ -204,7 +204,7 @@ class _Reader:
         self._add(event, path, 1)
         key: str = event.value
         if _is_merge(event):
-            self._fault(event, (*path, key), "merge keys are not valid; write the keys out")
+            self._fault(event, (*path, key), "merge keys are not valid; write out the keys")
             return None
         # A number or truth value as a key (``on:``) is read as the written word.
         return key
@@ -249,7 +249,7 @@ class _Reader:
 
 
 def _other_meaning(text: str) -> str | None:
-    """Describe how YAML 1.1 reads a plain ``text`` differently from 1.2, and what to write; None if it does not."""
+    """Describe how YAML 1.1 and 1.2 read a plain ``text`` differently, and what to write; None if it does not."""
     word = _TRUTH_OF_1_1.get(text.lower())
     if word is not None and text in {text.lower(), text.upper(), text.capitalize()}:
         return f"a truth value to some readers; write {word}"

@@ -23,11 +23,13 @@ def tokens_finding(tokens: str, hosts: str, others_may: int) -> Finding:
     if tokens and others_may:
         return Finding("box.tokens", FindingLevel.BAD, f"other users may read {tokens}", f"chmod 600 {tokens}")
     if tokens:
-        return Finding("box.tokens", FindingLevel.GOOD, f"boxes ask for a token of {tokens}")
+        return Finding("box.tokens", FindingLevel.GOOD, f"boxes require a token from {tokens}")
     if hosts:
         what = f"boxes answer {hosts} without a token"
         return Finding("box.tokens", FindingLevel.BAD, what, f"name a file with tokens in {TOKENS.variable}")
-    what = "a box run by hand asks for no token, and answers to loopback names only: every user of this machine"
+    what = (
+        "a manually started box requires no token and answers loopback names, so every user of this machine can call it"
+    )
     return Finding("box.tokens", FindingLevel.WARN, what, f"name a file with tokens in {TOKENS.variable}")
 
 

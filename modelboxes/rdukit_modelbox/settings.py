@@ -5,12 +5,12 @@ from typing import Final
 from rdukit.settings import Setting
 
 CANCEL_GRACE_S: Final = Setting(
-    "box.cancel_grace_s", 5.0, "Seconds that a cancelled operation has before it is killed.", float
+    "box.cancel_grace_s", 5.0, "Seconds after which a cancelled operation is killed.", float
 )
 VERB_NICE: Final = Setting(
     "box.verb_nice", 5,
-    "Niceness that a verb's process adds to its box's, so that servers, endpoints and the platform precede "
-    "it.", int, tuple(range(20)),
+    "Niceness that a verb's process adds to its box's, so that servers, endpoints and the platform run "
+    "first.", int, tuple(range(20)),
 )  # fmt: skip
 MAX_ROWS: Final = Setting("box.max_rows", 4096, "Largest number of rows in one synchronous inference request.", int)
 MAX_OPERATIONS: Final = Setting(
@@ -28,7 +28,7 @@ CHILD_MEMORY_BYTES: Final = Setting(
 
 MEMBERS: Final = Setting(
     "box.members", "",
-    "Leases of a training's members, as blank-separated `<id>:<token>@<socket>`; the platform sets it.", str,
+    "Leases of a training's members, as space-separated `<id>:<token>@<socket>`; the platform sets it.", str,
 )  # fmt: skip
 PART: Final = Setting(
     "box.part", "",

@@ -39,7 +39,7 @@ class Access:
             raise InvalidArgument(f"box.tokens: {path} cannot be read: {cause.strerror}") from cause
         tokens = [line for line in lines if line]
         if not tokens:
-            raise InvalidArgument(f"box.tokens: {path} holds no token; expected one a line")
+            raise InvalidArgument(f"box.tokens: {path} holds no token; expected one per line")
         return cls(tokens)
 
     @property

@@ -152,7 +152,8 @@ class Batcher:
         """
         if len(self._waiting) >= self._max_queue:
             raise Overloaded(
-                f"{len(self._waiting)} requests wait; expected {self._max_queue} (serving.max_queue); try later"
+                f"{len(self._waiting)} requests wait, which is the limit {self._max_queue} (serving.max_queue); try "
+                f"later"
             )
         queued = QueuedRequest(request, rows, reply)
         if request.timeout_us:
@@ -167,7 +168,7 @@ class Batcher:
 
     def _expire(self, queued: QueuedRequest, timeout_us: int) -> None:
         """Answer a request whose timeout has passed; it is not run, or its result is discarded."""
-        error = f"there is no answer after {timeout_us} microseconds, the timeout of the request; ask for more"
+        error = f"no answer within {timeout_us} microseconds, the request's timeout; set a longer one"
         self._statistics.count_failed(_fail(queued, DeadlineExceeded(error)))
 
     def _holds(self) -> bool:

@@ -36,7 +36,7 @@ def check_request(signature: ServedSignature, request: InferRequest) -> int:
         count = _check_tensor(spec, tensor, signature.max_batch)
         if rows not in (-1, count):
             raise InvalidArgument(
-                f"input {tensor.name!r} has {count} rows, {inputs[0].name!r} has {rows}; expected equal"
+                f"input {tensor.name!r} has {count} rows, but {inputs[0].name!r} has {rows}; expected equal numbers"
             )
         rows = count
     if len(inputs) != len(specs):
@@ -82,7 +82,7 @@ def _check_outputs(signature: ServedSignature, names: Sequence[str]) -> None:
         if name not in signature.output_of:
             raise InvalidArgument(f"outputs: there is no output {name!r}; expected {_names(signature.outputs)}")
     if len(set(names)) != len(names):
-        raise InvalidArgument("outputs: an output is asked for more than once")
+        raise InvalidArgument("outputs: an output is requested more than once")
 
 
 def _names(specs: Sequence[ServedTensor]) -> str:
@@ -144,7 +144,7 @@ def find_tables(
 
 
 def _lookup(op: str, arguments: Sequence[object], names: Sequence[str | None]) -> tuple[str, str, int]:
-    """Return names of table and indices, and the dimension they choose along; empty if it is no lookup."""
+    """Return names of table and indices, and the dimension they choose along; empty if it is not a lookup."""
     match op:
         case "aten.embedding.default":
             return names[0] or "", names[1] or "", 0
@@ -289,12 +289,12 @@ OUTPUT_PARAMETERS: Final[Mapping[str, str]] = {"binary_data": "true or false", P
 GRPC_REQUEST_PARAMETERS: Final[Mapping[str, str]] = {"timeout": "microseconds"}
 GRPC_OUTPUT_PARAMETERS: Final[Mapping[str, str]] = {PARAMETER: "a number of classes"}
 
-_SEQUENCES: Final = "sequences are not served: each request stands alone"
-_SHARED_MEMORY: Final = "shared memory is not served: send and take tensors in the request and its answer"
+_SEQUENCES: Final = "sequences are not supported, because requests are independent"
+_SHARED_MEMORY: Final = "shared memory is not supported; send tensors in the request, and read them from its answer"
 #: The protocol's own parameters that mean nothing here, and why.
 _NOT_SERVED: Final[Mapping[str, str]] = {
     "sequence_id": _SEQUENCES, "sequence_start": _SEQUENCES, "sequence_end": _SEQUENCES,
-    "priority": "requests have no priorities: they are answered in the order in which they come",
+    "priority": "requests have no priorities and are answered in order of arrival",
     "shared_memory_region": _SHARED_MEMORY, "shared_memory_offset": _SHARED_MEMORY,
     "shared_memory_byte_size": _SHARED_MEMORY,
 }  # fmt: skip

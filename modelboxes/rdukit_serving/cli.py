@@ -34,22 +34,22 @@ _PATH: Final = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("pef", metavar="[PEF|FOLDER]", type=_PATH, required=False)
-@click.option(
-    "--bundle", type=_PATH, help="A bundle of experts to serve instead of PEF; rdukit bundle check checks it."
-)
-@click.option("--mount", "mounts", multiple=True, type=_PATH, help="Another folder that the bundle may name files of.")
-@click.option("--checkpoint", type=_PATH, help="Its parameters: a safetensors file, or a folder that train made.")
-@click.option("--draft-pef", type=_PATH, help="A smaller language model that guesses the texts.")
+@click.option("--bundle", type=_PATH, help="Bundle of experts to serve instead of PEF; rdukit bundle check checks one.")
+@click.option("--mount", "mounts", multiple=True, type=_PATH, help="Another folder whose files the bundle may name.")
+@click.option("--checkpoint", type=_PATH, help="Parameters: a safetensors file, or a folder that train wrote.")
+@click.option("--draft-pef", type=_PATH, help="PEF of a smaller draft model for speculative decoding.")
 @click.option("--draft-checkpoint", type=_PATH, help="Its parameters.")
 @click.option("--name", help="Name of the model in requests [default: the PEF's file name, or a folder's model_type].")
 @context_option
 @precision_option
-@click.option("--max-batch-size", type=click.IntRange(1), help="Most rows of one call [default: the PEF's batch].")
-@click.option("--rest-port", type=PORT, default=8000, show_default=True, help="REST port; 0 takes a free one.")
-@click.option("--grpc-port", type=PORT, default=8001, show_default=True, help="gRPC port; 0 takes a free one.")
+@click.option(
+    "--max-batch-size", type=click.IntRange(1), help="Largest number of rows per call [default: the PEF's batch]."
+)
+@click.option("--rest-port", type=PORT, default=8000, show_default=True, help="REST port; 0: any free port.")
+@click.option("--grpc-port", type=PORT, default=8001, show_default=True, help="gRPC port; 0: any free port.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind.")
-@click.option("--socket-folder", type=_PATH, help="Private folder of sockets, instead of ports.")
-@click.option("--announce", type=_PATH, help="File to write the addresses to when ready.")
+@click.option("--socket-folder", type=_PATH, help="Private folder for sockets, used instead of ports.")
+@click.option("--announce", type=_PATH, help="File for the addresses, written when ready.")
 def serve(
     pef: Path | None,
     bundle: Path | None,
@@ -67,7 +67,7 @@ def serve(
     socket_folder: Path | None,
     announce: Path | None,
 ) -> None:
-    """Serve PEF over REST and gRPC by the Open Inference Protocol, and texts by OpenAI's routes.
+    """Serve PEF over the Open Inference Protocol (REST, gRPC), and text models over OpenAI's routes.
 
     FOLDER is a Hugging Face folder, which is compiled at the first start. Ctrl-C, SIGTERM or the end of the parent
     process stops it.
@@ -85,11 +85,9 @@ def serve(
     of_one = (checkpoint, draft_pef, draft_checkpoint, name, max_batch_size)
     folders = [path for path in (pef, draft_checkpoint) if path is not None and is_hub_folder(path)]
     if not folders and (context is not None or precision != "auto"):
-        raise click.UsageError(
-            "--context and --precision are of a Hugging Face folder; a PEF was compiled with its own."
-        )
+        raise click.UsageError("--context and --precision are only for a Hugging Face folder; a PEF has its own.")
     if (pef is None) is (bundle is None) or (bundle is not None and any(of_one)):
-        raise click.UsageError("Pass PEF, or --bundle alone: checkpoints, names and batches are in its file.")
+        raise click.UsageError("Pass PEF, or --bundle alone; the bundle's file has checkpoints, names and batches.")
     make_service: Callable[[], ServedFiles]
     made: list[PreparedModel] = []
     if bundle is None:
@@ -218,4 +216,4 @@ def bundle_service(found: "FoundBundle") -> ServedFiles:
 
 
 async def _refuse_path(text: str, what: str) -> Path:
-    raise InvalidArgument(f"{what} {text!r}: this server serves one PEF; start another for another file")
+    raise InvalidArgument(f"{what} {text!r}: this server serves one PEF; start another server for another file")

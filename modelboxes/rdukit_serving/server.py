@@ -84,7 +84,7 @@ class Service(Protocol):
         ...
 
     def takes_requests(self) -> bool:
-        """Return at once whether a request that comes now would be worked on."""
+        """Return at once whether a request that arrives now would be processed."""
         ...
 
     async def why_not_ready(self) -> str:
@@ -209,7 +209,7 @@ class _Servers:
                 listener.close()
                 held.close()
                 raise InvalidArgument(
-                    f"gRPC cannot listen at {grpc_name} ({cause}); pass another place, or port 0"
+                    f"gRPC cannot listen at {grpc_name} ({cause}); pass another address, or port 0"
                 ) from cause
             grpc_address = grpc_name
             if options.socket_folder is None:
@@ -291,7 +291,7 @@ def _bind(options: ServerOptions, held: ExitStack) -> tuple[socket.socket, str, 
     held.callback(rest_path.unlink, missing_ok=True)
     short = held.enter_context(SocketPath(grpc_path))
     if is_listening(short.text):
-        raise InvalidArgument(f"somebody listens at {grpc_path} already; pass another folder")
+        raise InvalidArgument(f"another process already listens at {grpc_path}; pass another folder")
     return listener, rest_address(rest_path), f"unix:{short.text}", f"unix:{grpc_path}"
 
 

@@ -79,18 +79,18 @@ class TextSizes:
             InvalidArgument: names what differs.
         """
         if self.source or draft.source or self.frames or draft.frames:
-            raise InvalidArgument("a model with an encoder has no draft and is none; expected two decoders")
+            raise InvalidArgument("a model with an encoder can neither have nor be a draft; expected two decoders")
         if draft.vocabulary != self.vocabulary:
             raise InvalidArgument(
-                f"the draft has {draft.vocabulary} tokens; expected {self.vocabulary}, as it needs the "
-                "model's tokenizer"
+                f"the draft has {draft.vocabulary} tokens; expected {self.vocabulary}, because it needs the model's "
+                f"tokenizer"
             )
         for name, has, needs in (
             ("context_length", draft.context, self.context), ("batch_size", draft.texts, self.texts)
         ):  # fmt: skip
             if has < needs:
                 raise InvalidArgument(
-                    f"the draft was compiled with {name}={has}; expected {needs} or more, as the model's"
+                    f"the draft was compiled with {name}={has}; expected {needs} or more, as for the model"
                 )
 
     @property

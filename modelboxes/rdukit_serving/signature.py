@@ -186,7 +186,7 @@ class RequestTiming(NamedTuple):
 
 
 class InferResponse(NamedTuple):
-    """Outputs in the order asked for, as bytes of ``rows`` rows each."""
+    """Outputs in the requested order, as bytes of ``rows`` rows each."""
 
     rows: int
     outputs: Sequence[bytes]
@@ -195,7 +195,7 @@ class InferResponse(NamedTuple):
 
 
 class Reply(Protocol):
-    """Receiver of a response: an ``asyncio.Future``, or what writes the response at once."""
+    """Receiver of a response: an ``asyncio.Future``, or an object that writes the response at once."""
 
     def done(self) -> bool:
         """Return whether it is answered, or no caller waits."""

@@ -162,7 +162,9 @@ def _of_store(home: Home) -> Iterator[Finding]:
 def bucket_finding(where: str, offset_s: float) -> Finding:
     """Judge a usable bucket by how far the server's clock is ahead of this machine's."""
     if abs(offset_s) > MAX_OFFSET_S:
-        what = f"this machine's clock and that of {where} are {abs(offset_s):.0f} s apart; S3 refuses 15 minutes"
+        what = (
+            f"this machine's clock and that of {where} are {abs(offset_s):.0f} s apart; S3 refuses from 15 minutes on"
+        )
         return Finding(BUCKET, FindingLevel.WARN, what, "set the clocks by NTP")
     return Finding(BUCKET, FindingLevel.GOOD, f"{where} can be written, listed, read and swept")
 
@@ -199,11 +201,16 @@ def token_findings(tokens: Sequence[TokenFacts], now: float) -> Iterator[Finding
     endless = [token for token in tokens if token.expires_at is None]
     strong = [token for token in endless if ADMIN in token.scopes]
     if len(strong) > 1:
-        what = f"{len(strong)} administrator's tokens never end: {_names(strong)}"
-        yield Finding("tokens.admin", FindingLevel.WARN, what, "keep the one in the home folder; rdukit token revoke …")
+        what = f"{len(strong)} administrator's tokens never expire: {_names(strong)}"
+        yield Finding(
+            "tokens.admin",
+            FindingLevel.WARN,
+            what,
+            "keep the one in the home folder, and revoke others: rdukit token revoke …",
+        )
     weak = [token for token in endless if token not in strong]
     if weak:
-        todo = "rotate them into ones with an end (rdukit token create --expires-in 90d), or set token.max_days"
+        todo = "replace them by expiring ones (rdukit token create --expires-in 90d), or set token.max_days"
         yield Finding("tokens.endless", FindingLevel.WARN, f"{len(weak)} tokens never end: {_names(weak)}", todo)
     idle = [t for t in tokens if now - (t.last_used_at or t.created_at) > IDLE_DAYS * DAY_S]
     if idle:
@@ -212,10 +219,10 @@ def token_findings(tokens: Sequence[TokenFacts], now: float) -> Iterator[Finding
     glass = [token for token in tokens if token.made_by == GLASS]
     if glass:
         what = f"a break-glass token is valid: {_names(glass)}"
-        yield Finding("tokens.break-glass", FindingLevel.WARN, what, "revoke it when it is not needed any more")
+        yield Finding("tokens.break-glass", FindingLevel.WARN, what, "revoke it when it is no longer needed")
     if not (len(strong) > 1 or weak or idle or glass):
         yield Finding(
-            "tokens", FindingLevel.GOOD, f"{len(tokens)} tokens are valid; all but an administrator's first one end"
+            "tokens", FindingLevel.GOOD, f"{len(tokens)} tokens are valid; all except the first administrator's expire"
         )
 
 
@@ -223,11 +230,11 @@ def schema_finding(revision: str | None) -> Finding:
     """Describe a database with another schema than this code's: its tokens cannot be read."""
     if revision is None:
         return Finding(
-            "tokens", FindingLevel.GOOD, "the database is empty; the platform makes its tables when it starts"
+            "tokens", FindingLevel.GOOD, "the database is empty; the platform creates its tables when it starts"
         )
     what = f"the database has the schema {revision}, this rdukit has {HEAD}"
     todo = (
-        "start the platform, which brings it to the newest" if revision in known_revisions()
+        "start the platform, which upgrades the database" if revision in known_revisions()
         else "use the rdukit that migrated it, or a newer one"
     )  # fmt: skip
     return Finding("tokens", FindingLevel.UNKNOWN, what, todo)
@@ -240,18 +247,16 @@ def broker_finding(url: str) -> Finding:
         return Finding("broker.password", FindingLevel.GOOD, "the broker is a socket in the home folder")
     where = f"the broker at {parts.hostname}:{parts.port or 6379}"
     if not parts.password:
-        todo = "give it one (requirepass), and name it in broker.url or broker.password_file"
-        return Finding("broker.password", FindingLevel.BAD, f"{where} asks for no password", todo)
+        todo = "set a password (requirepass), and name it in broker.url or broker.password_file"
+        return Finding("broker.password", FindingLevel.BAD, f"{where} requires no password", todo)
     if parts.password.lower() in KNOWN_PASSWORDS:
-        return Finding(
-            "broker.password", FindingLevel.BAD, f"{where} has a password that everybody knows", "choose another"
-        )
+        return Finding("broker.password", FindingLevel.BAD, f"{where} has a well-known password", "choose another")
     if parts.scheme != "rediss" and not is_loopback(parts.hostname or ""):
-        todo = "use rediss://, or a network that only gateway, scheduler and worker are in"
+        todo = "use rediss://, or a private network for gateway, scheduler and worker"
         return Finding(
-            "broker.password", FindingLevel.WARN, f"{where} has a password, which goes over the network", todo
+            "broker.password", FindingLevel.WARN, f"{where} has a password, but it crosses the network in clear", todo
         )
-    return Finding("broker.password", FindingLevel.GOOD, f"{where} is asked with a password")
+    return Finding("broker.password", FindingLevel.GOOD, f"{where} requires a password")
 
 
 def database_finding(url: str) -> Finding:
@@ -265,8 +270,8 @@ def database_finding(url: str) -> Finding:
         return Finding("database.password", FindingLevel.WARN, what, "choose one: database.url")
     if "sslmode=" not in parts.query and not is_loopback(parts.hostname or ""):
         todo = "add sslmode=verify-full to database.url, or use a network of its own"
-        return Finding("database.password", FindingLevel.WARN, f"{where} is asked without TLS being demanded", todo)
-    return Finding("database.password", FindingLevel.GOOD, f"{where} is asked with a password")
+        return Finding("database.password", FindingLevel.WARN, f"connections to {where} do not demand TLS", todo)
+    return Finding("database.password", FindingLevel.GOOD, f"{where} requires a password")
 
 
 def gateway_finding(host: str, has_tls: bool, proxies: str) -> Finding:
@@ -278,7 +283,7 @@ def gateway_finding(host: str, has_tls: bool, proxies: str) -> Finding:
     if proxies:
         what = f"the gateway listens on {host} without TLS, behind {proxies}"
         return Finding("gateway.tls", FindingLevel.WARN, what, "let only the proxy reach its port")
-    todo = "listen on 127.0.0.1 behind a proxy that has TLS (gateway.proxies), or give it a certificate"
+    todo = "listen on 127.0.0.1 behind a proxy with TLS (gateway.proxies), or set a certificate"
     return Finding("gateway.tls", FindingLevel.BAD, f"tokens reach the gateway on {host} in clear", todo)
 
 
@@ -297,25 +302,25 @@ def workers_findings(walls: Mapping[str, str], tenants: int, install: str) -> It
     open_ones = {worker: walls[worker].partition(": ")[2] for worker, kind in kinds.items() if kind == UNFENCED}
     where = ", ".join(f"{worker} ({kind})" for worker, kind in kinds.items())
     if open_ones:
-        what = "; ".join(f"{worker} cannot fence programs of tenants: {why}" for worker, why in open_ones.items())
+        what = "; ".join(f"{worker} cannot fence tenants' programs: {why}" for worker, why in open_ones.items())
         yield Finding("fence", FindingLevel.WARN, what, "see docs/box-fence.md", supersedes="fence")
     else:
-        yield Finding("fence", FindingLevel.GOOD, f"programs of tenants are kept apart by {where}", supersedes="fence")
+        yield Finding("fence", FindingLevel.GOOD, f"{where} isolates tenants' programs", supersedes="fence")
     yield boxes_finding("process", not open_ones, tenants, install)
 
 
 def boxes_finding(backend: str, is_fenced: bool, tenants: int, install: str) -> Finding:
     """Check that a tenant's programs are isolated from the others' and the platform's."""
     if backend not in PROCESSES:
-        return Finding("boxes", FindingLevel.GOOD, f"boxes of jobs are containers ({backend})")
+        return Finding("boxes", FindingLevel.GOOD, f"job boxes are containers ({backend})")
     if is_fenced:
-        return Finding("boxes", FindingLevel.GOOD, "boxes of jobs are fenced")
+        return Finding("boxes", FindingLevel.GOOD, "job boxes are fenced")
     if tenants > 1 or install.strip() == "*":
-        what = f"boxes of jobs are processes without a fence, and the platform has {tenants} tenants"
+        what = f"job boxes are processes without a fence, but the platform has {tenants} tenants"
         todo = "see the finding fence, or set worker.box_backend to podman, docker or kubernetes"
         return Finding("boxes", FindingLevel.BAD, what, todo)
-    what = "boxes of jobs are processes without a fence: its one tenant is trusted as the operator is"
-    return Finding("boxes", FindingLevel.WARN, what, "before a second tenant comes, see the finding fence")
+    what = "job boxes are processes without a fence, so the only tenant is trusted like the operator"
+    return Finding("boxes", FindingLevel.WARN, what, "before you add a second tenant, see the finding fence")
 
 
 def slurm_finding() -> Finding:
@@ -323,12 +328,14 @@ def slurm_finding() -> Finding:
     try:
         place, node = find_place(SlurmCommands())
     except RdukitError as error:
-        return Finding("slurm", FindingLevel.BAD, error.message, "see docs/slurm.md; a worker does not start so")
+        return Finding(
+            "slurm", FindingLevel.BAD, error.message, "see docs/slurm.md; a worker does not start in this state"
+        )
     where = f"this machine is Slurm's node {node.name}, in {', '.join(node.partitions) or 'no partition'}"
     if any(word in node.state for word in ("DOWN", "DRAIN", "FAIL", "INVAL", "NOT_RESPONDING")):
         todo = f"see sinfo -R; then scontrol update NodeName={node.name} State=RESUME"
         return Finding("slurm", FindingLevel.WARN, f"{where}, which is {node.state}: boxes wait", todo)
-    counted = f"{place.gres}:{node.gres[place.gres]}" if place.gres else "no resource that counts tiles"
+    counted = f"{place.gres}:{node.gres[place.gres]}" if place.gres else "no resource for tiles"
     return Finding("slurm", FindingLevel.GOOD, f"{where}, with {counted}")
 
 
@@ -346,8 +353,8 @@ def compose_findings(environment: Mapping[str, str]) -> Iterator[Finding]:
     """Find values that the compose file's users forget to choose."""
     password = environment.get("RDUKIT_DATABASE_PASSWORD")
     if password is not None and (not password or password.lower() in KNOWN_PASSWORDS):
-        what = "RDUKIT_DATABASE_PASSWORD of the compose file is empty or an example's"
-        yield Finding("compose.password", FindingLevel.BAD, what, "choose a long one: openssl rand -hex 32")
+        what = "RDUKIT_DATABASE_PASSWORD of the compose file is empty or an example value"
+        yield Finding("compose.password", FindingLevel.BAD, what, "choose a long password: openssl rand -hex 32")
 
 
 def _names(tokens: Sequence[TokenFacts]) -> str:

@@ -45,8 +45,8 @@ class HeartbeatFile:
         try:
             age = now - self.path.stat().st_mtime
         except FileNotFoundError:
-            return f"{self.path} is not there: nothing has begun to work yet"
-        return f"{self.path} was touched {age:.0f} s ago, legal are {STUCK_S:g}" if age > STUCK_S else None
+            return f"{self.path} does not exist, because the service has not started"
+        return f"{self.path} was touched {age:.0f} s ago; expected at most {STUCK_S:g}" if age > STUCK_S else None
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -93,7 +93,9 @@ def with_password(url: str, password: str) -> str:
     """
     scheme, mark, rest = url.partition("://")
     if not mark or "@" in rest.partition("/")[0]:
-        raise InvalidArgument("broker.url names a user or has no host; legal beside a file is redis://HOST:PORT/N")
+        raise InvalidArgument(
+            "broker.url names a user or has no host; with a password file expected redis://HOST:PORT/N"
+        )
     return f"{scheme}://:{quote(password, safe='')}@{rest}"
 
 

@@ -33,101 +33,100 @@ DATABASE_URL: Final = Setting("database.url", "", "SQLAlchemy URL; default: SQLi
 BROKER_URL: Final = Setting("broker.url", "", "Celery broker; default: the Valkey that rdukit up starts.", str)
 BROKER_PASSWORD_FILE: Final = Setting(
     "broker.password_file", "",
-    "File with the broker's password, for a broker.url without one; whoever starts both makes it.", str,
+    "File with the broker's password, for a broker.url without one; whoever starts both creates it.", str,
 )  # fmt: skip
-GATEWAY_HOST: Final = Setting("gateway.host", "127.0.0.1", "Address that the gateway listens on.", str)
-GATEWAY_PORT: Final = Setting("gateway.port", 8080, "Port of REST and console; 0 takes a free one.", int)
+GATEWAY_HOST: Final = Setting("gateway.host", "127.0.0.1", "Address on which the gateway listens.", str)
+GATEWAY_PORT: Final = Setting("gateway.port", 8080, "Port of REST and console; 0: any free port.", int)
 GATEWAY_PROXIES: Final = Setting(
     "gateway.proxies", "",
-    "Addresses with commas of proxies in front, whose X-Forwarded-For and X-Forwarded-Proto are believed.", str,
+    "Comma-separated addresses of proxies whose X-Forwarded-For and X-Forwarded-Proto are trusted.", str,
 )  # fmt: skip
 MAX_HEADER_BYTES: Final = Setting(
-    "gateway.max_header_bytes", 64 << 10, "Longest request line and headers; longer ones get 431.", int
+    "gateway.max_header_bytes", 64 << 10, "Longest request line and headers in bytes; longer ones get 431.", int
 )
 MAX_BODY_BYTES: Final = Setting(
-    "gateway.max_body_bytes", 8 << 20, "Longest body of a request without files; a longer one gets 413.", int
+    "gateway.max_body_bytes", 8 << 20, "Longest body in bytes of a request without files; longer ones get 413.", int
 )
 MAX_UPLOAD_BYTES: Final = Setting(
-    "gateway.max_upload_bytes", 64 << 30, "Longest body of a request with files; a longer one gets 413.", int
+    "gateway.max_upload_bytes", 64 << 30, "Longest body in bytes of a request with files; longer ones get 413.", int
 )
 MAX_CONNECTIONS: Final = Setting(
     "gateway.max_connections", 4096,
-    "Connections at once; beyond, and beyond what the system allows, those that ask nothing are closed.", int,
+    "Concurrent connections; beyond this or the system's limit, idle connections are closed.", int,
 )  # fmt: skip
 GATEWAY_TLS_CERTIFICATE: Final = Setting(
-    "gateway.tls_certificate", "", "File with the certificate of REST and console; empty: they speak plainly.", str
+    "gateway.tls_certificate", "", "File with the certificate of REST and console; empty: no TLS.", str
 )
 GATEWAY_TLS_KEY: Final = Setting("gateway.tls_key", "", "File with the key of `gateway.tls_certificate`.", str)
 GATEWAY_TLS_CA: Final = Setting(
-    "gateway.tls_ca", "", "File with the authority whose certificates callers must have; empty: they need none.", str
+    "gateway.tls_ca", "", "File with the certificate authority for callers; empty: callers need no certificate.", str
 )
 ADDRESS_CONNECTIONS: Final = Setting(
     "gateway.address_connections", 1024,
-    "Connections at once of one address, proxies aside; beyond, those of it that ask nothing are closed.", int,
+    "Concurrent connections per address, except proxies; beyond this, its idle connections are closed.", int,
 )  # fmt: skip
 SILENCE_S: Final = Setting(
     "gateway.silence_s", 60.0,
-    "Seconds for all headers or a TLS handshake, without reading an answer, or that a request's body is behind 1,024 "
-    "bytes a second, that end a connection.",
+    "Seconds after which a connection ends for slow headers or TLS handshake, an unread answer, or a body slower than "
+    "1,024 bytes a second.",
     float,
 )  # fmt: skip
-MAX_STREAMS: Final = Setting(
-    "gateway.max_streams", 1000, "Streams of events and logs that one tenant may follow at once.", int
-)
+MAX_STREAMS: Final = Setting("gateway.max_streams", 1000, "Concurrent streams of events and logs per tenant.", int)
 GRPC_ADDRESS: Final = Setting(
     "gateway.grpc_address", "",
-    "Where the gateway serves gRPC, such as 127.0.0.1:8081; port 0 takes a free one, empty: it is not served.", str,
+    "Address for gRPC, such as 127.0.0.1:8081; port 0: any free port, empty: no gRPC.", str,
 )  # fmt: skip
 TOKEN_RATE: Final = Setting(
     "gateway.token_rate",
     0,
-    "Requests a minute that are served of one token, each job of a batch, pipeline or sweep being one; 0: any.",
+    "Requests per minute and token, where each job of a batch, pipeline or sweep counts; 0: no limit.",
     int,
 )
-TENANT_RATE: Final = Setting(
-    "gateway.tenant_rate", 0, "Requests a minute that are served of all tokens of one tenant; 0: any number.", int
-)
+TENANT_RATE: Final = Setting("gateway.tenant_rate", 0, "Requests per minute and tenant; 0: no limit.", int)
 GATEWAY_URL: Final = Setting(
-    "gateway.url", "", "Where clients find the gateway; default: the one in the home folder.", str
+    "gateway.url", "", "URL of the gateway for clients; default: the one in the home folder.", str
 )
 TOKEN_MAX_DAYS: Final = Setting(
-    "token.max_days", 0.0, "Longest life of tokens that are made, which those have that ask for none; 0: no limit.",
+    "token.max_days", 0.0, "Longest lifetime in days of new tokens, also their default; 0: no limit.",
     float,
 )  # fmt: skip
 TOKEN_GRACE_S: Final = Setting(
-    "token.grace_s", 3600.0, "Seconds that a token stays valid after it was rotated, unless asked otherwise.", float
+    "token.grace_s",
+    3600.0,
+    "Seconds that a token stays valid after its rotation, unless the request sets another time.",
+    float,
 )
 SCHEDULE_LATE_S: Final = Setting(
-    "schedule.late_s", 300.0, "Seconds by which a scheduled pipeline may be late and has not been missed.", float
+    "schedule.late_s", 300.0, "Seconds by which a scheduled pipeline may start late without counting as missed.", float
 )
-AUDIT_DAYS: Final = Setting("audit.keep_days", 400.0, "Days that entries of the audit log are kept.", float)
+AUDIT_DAYS: Final = Setting("audit.keep_days", 400.0, "Days for which entries of the audit log are kept.", float)
 AUDIT_ROWS: Final = Setting(
     "audit.keep_rows", 1_000_000,
-    "Entries of the audit log that are kept; beyond, whoever has the most of them loses its oldest ones.", int,
+    "Largest number of entries in the audit log; beyond it, the actor with the most entries loses its oldest.", int,
 )  # fmt: skip
 BOX_COMMAND: Final = Setting(
     "worker.box_command", "", "Command that runs and describes ModelBoxes; default: this Python's rdukit_modelbox.", str
 )
 BOX_BACKEND: Final = Setting(
-    "worker.box_backend", "process", "What runs the ModelBoxes of jobs.", str,
+    "worker.box_backend", "process", "Backend for the ModelBoxes of jobs.", str,
     ("process", "docker", "podman", "kubernetes", "slurm"),
 )  # fmt: skip
 BOX_IMAGE: Final = Setting(
     "worker.box_image",
     "",
-    "Image of ModelBoxes that run as containers, {box} in it is the box's name; default: rdukit/modelbox:latest.",
+    "Image for ModelBoxes in containers, in which {box} stands for the box's name; default: rdukit/modelbox:latest.",
     str,
 )
 BOX_CLAIM: Final = Setting(
     "worker.box_claim", "",
-    "With kubernetes: the claim that the home folder lies in, and where it is mounted, as NAME:PATH.", str,
+    "With kubernetes: the claim that contains the home folder, and its mount path, as NAME:PATH.", str,
 )  # fmt: skip
 BOX_POD: Final = Setting(
     "worker.box_pod", "",
-    "With kubernetes: a JSON file with what Pods of jobs have beside (labels, annotations, spec, resources, "
+    "With kubernetes: a JSON file with additions to the Pods of jobs (labels, annotations, spec, resources, "
     "imagePullPolicy, tmpSize).", str,
 )  # fmt: skip
-BOX_MEMORY: Final = Setting("worker.box_memory", 0, "Bytes that a job's ModelBox may use; 0: no limit.", int)
+BOX_MEMORY: Final = Setting("worker.box_memory", 0, "Memory in bytes for a job's ModelBox; 0: no limit.", int)
 BOX_PIDS: Final = Setting(
     "worker.box_pids", 0, "Processes and threads of a job's ModelBox in a fence or container; 0: 2048.", int
 )
@@ -137,95 +136,95 @@ BOX_ENVIRONMENT: Final = Setting(
     "RDUKIT_CHECK,RDUKIT_KERNELS,RDUKIT_PRECISION,RDUKIT_ISOLATION_MODE,RDUKIT_ISOLATION_CORES,"
     "RDUKIT_ENGINE_THREADS,RDUKIT_COMPILE_WORKERS,RDUKIT_NUMERICS_TRAP,RDUKIT_HOST_FALLBACK,OMP_NUM_THREADS,"
     "RDUKIT_KERNEL_CHECK,RDUKIT_BOX_LOAD_TIMEOUT_S,RDUKIT_BOX_MAX_AUDIO_S",
-    "Variables of the worker that a job's ModelBox gets too, or what the settings file says instead; no others.",
+    "Variables of the worker, or values from the settings file, that a job's ModelBox gets; no others.",
     str,
 )
 FENCE: Final = Setting(
     "worker.fence", "auto",
-    "Whether jobs' ModelBoxes that are processes are fenced, and the network of those that are Pods is tried: auto "
-    "(where it can be had; without it there is one tenant at most), required (the worker does not start without), off "
-    "(one tenant at most).",
+    "Fence for jobs' ModelBoxes that are processes, and network test for those that are Pods: auto (if available; "
+    "otherwise at most one tenant), required (the worker does not start without), off (at most one tenant).",
     str, ("auto", "required", "off"),
 )  # fmt: skip
 FENCE_UIDS: Final = Setting(
     "worker.fence_uids", "1900000000-1900065535",
-    "Users of the machine, first-last: each tenant's ModelBoxes have one of their own, where the worker is root.",
+    "Range of user ids, first-last: each tenant's ModelBoxes run as a separate user if the worker is root.",
     str,
 )  # fmt: skip
 WARM_BOXES: Final = Setting(
     "worker.warm_boxes", "auto",
-    "Whether jobs' ModelBoxes that are processes are forked from one that has imported what they need, which takes 300 "
-    "MB and saves each job some seconds: auto (not those of another worker.box_command), always (it must know "
-    "fork-server) or off (each is started anew).",
+    "Whether ModelBox processes fork from a process with their imports, which takes 300 MB and saves each job some "
+    "seconds: auto (except for another worker.box_command), always (the command must support fork-server) or off "
+    "(each starts anew).",
     str, ("auto", "always", "off"),
 )  # fmt: skip
 BOX_IDLE_S: Final = Setting(
     "worker.box_idle_s", 60.0,
-    "Seconds that a ModelBox waits for its tenant's next job without tiles; 0: each job gets a new one. In Slurm each "
-    "does.",
+    "Seconds that a ModelBox waits for its tenant's next job without tiles; 0: each job gets a new one, as always in "
+    "Slurm.",
     float,
 )  # fmt: skip
 BOX_DISK: Final = Setting(
     "worker.box_disk", 256 << 30,
-    "Bytes that a job's ModelBox in a fence or container, and its output, may have on the disk; 0: no limit.", int,
+    "Disk space in bytes for a job's ModelBox in a fence or container and for its output; 0: no limit.", int,
 )  # fmt: skip
 INSTALL_TENANTS: Final = Setting(
     "catalog.install_tenants",
     "",
-    "Tenants whose jobs may run boxes that they installed: names with commas, * for all, - for none; default: all "
-    "where jobs' boxes are containers or fenced or there is only one tenant, else none.",
+    "Tenants whose jobs may run boxes that they installed: comma-separated names, *: all, -: none; default: all if "
+    "job boxes are containers or fenced or there is only one tenant, else none.",
     str,
 )
 PROCESS: Final = "process"
 KUBERNETES: Final = "kubernetes"
 SLURM: Final = "slurm"
 PROCESSES: Final = frozenset({PROCESS, SLURM})  # whose boxes are processes of this machine, in fences
-WORKER_SLOTS: Final = Setting("worker.slots", 4, "Jobs that one worker runs at once.", int)
-WORKER_REPLICAS: Final = Setting("worker.replicas", 8, "Replicas of endpoints that one worker runs at once.", int)
+WORKER_SLOTS: Final = Setting("worker.slots", 4, "Concurrent jobs per worker.", int)
+WORKER_REPLICAS: Final = Setting("worker.replicas", 8, "Concurrent replicas of endpoints per worker.", int)
 WORKER_LEASE_S: Final = Setting(
     "worker.lease_s", 8.0, "Seconds without a heartbeat after which an attempt is lost.", float
 )
-WORKER_START_S: Final = Setting("worker.start_s", 90.0, "Seconds that a ModelBox may take to become ready.", float)
+WORKER_START_S: Final = Setting("worker.start_s", 90.0, "Timeout in seconds for a ModelBox to become ready.", float)
 JOB_MAX_ATTEMPTS: Final = Setting("job.max_attempts", 3, "Failed attempts after which a job fails.", int)
 JOB_MAX_LOSSES: Final = Setting(
-    "job.max_losses", 20, "Attempts lost with their worker or box, or to a slow one, after which a job fails.", int
+    "job.max_losses",
+    20,
+    "Number of attempts lost with their worker or box, or to a slow one, after which a job fails.",
+    int,
 )
 JOB_BACKOFF_S: Final = Setting(
-    "job.backoff_s", 1.0, "Wait before the second attempt; doubles with each further one.", float
+    "job.backoff_s", 1.0, "Pause in seconds before the second attempt; it doubles with each further one.", float
 )
-JOB_TILES: Final = Setting("job.tiles", 4, "Tiles of a job that names none and needs an RDU (train, infer).", int)
+JOB_TILES: Final = Setting("job.tiles", 4, "Default number of tiles for jobs that need an RDU (train, infer).", int)
 JOB_MAX_PRIORITY: Final = Setting("job.max_priority", 100, "Highest priority that a job may ask for.", int)
-SCHEDULER_TENANT_JOBS: Final = Setting(
-    "scheduler.tenant_jobs", 0, "Jobs of one tenant that may run at once; 0: no limit.", int
-)
+SCHEDULER_TENANT_JOBS: Final = Setting("scheduler.tenant_jobs", 0, "Concurrent jobs per tenant; 0: no limit.", int)
 ARTIFACT_KEEP_DAYS: Final = Setting(
     "artifacts.keep_days", "0",
-    "Days that artifacts are kept that nothing needs and nobody pinned: a number for all, or by kind, such as "
-    "`checkpoint=90,report=30,*=0`; 0: for ever.",
+    "Days for which unneeded and unpinned artifacts are kept: a number for all, or by kind, such as "
+    "`checkpoint=90,report=30,*=0`; 0: forever.",
     parse_keep_days,
 )  # fmt: skip
 ARTIFACT_GRACE_S: Final = Setting(
-    "artifacts.grace_s", 3600.0, "Age in seconds below which content that no artifact names is not yet removed.",
+    "artifacts.grace_s", 3600.0, "Age in seconds from which content that no artifact names is removed.",
     not_negative(float),
 )  # fmt: skip
 ARTIFACT_TENANT_BYTES: Final = Setting(
     "artifacts.tenant_bytes", 0,
-    "Bytes of artifacts that a tenant may keep, unless it has a number of its own; 0: any number.",
+    "Bytes of artifacts per tenant without its own limit; 0: no limit.",
     not_negative(int),
 )  # fmt: skip
 ENDPOINT_DRAIN_S: Final = Setting(
-    "endpoint.drain_s", 300.0, "Seconds that a replica which is not wanted any more has to finish its requests.", float
+    "endpoint.drain_s", 300.0, "Seconds for a replica that is no longer wanted to finish its requests.", float
 )
 ENDPOINT_WAIT_S: Final = Setting(
-    "endpoint.wait_s", 20.0, "Seconds that a call waits for a ready replica, where its endpoint wants one.", float
+    "endpoint.wait_s", 20.0, "Seconds that a call waits for a ready replica if its endpoint wants one.", float
 )
 ENDPOINT_ANSWER_S: Final = Setting(
-    "endpoint.answer_s", 300.0, "Seconds without a byte of a replica's answer that end a call.", float
+    "endpoint.answer_s", 300.0, "Seconds without a byte of a replica's answer after which a call ends.", float
 )
 NODE_NAME: Final = Setting(
     "node.name",
     "",
-    "Name of this machine's node on the platform; default: the host's name, when it joined first.",
+    "Name of this machine's node on the platform; default: its host name when it first joined.",
     parse_node_name,
 )
 NODE_LABELS: Final = Setting(
@@ -233,21 +232,21 @@ NODE_LABELS: Final = Setting(
 )
 NODE_LINK_HOST: Final = Setting(
     "node.link_host", "",
-    "Address or name at which other nodes reach this machine: members of a training may be spread over it and them. "
-    "Their network is to be the nodes' own. Empty: none are.", str,
+    "Address or name at which other nodes reach this machine, so that a training's members may run on several nodes; "
+    "the network must belong to the nodes alone. Empty: no such trainings.", str,
 )  # fmt: skip
 NODE_LOST_S: Final = Setting(
     "node.lost_s", 4.0,
-    "Seconds of silence after which a node is lost; where there is another, its jobs go there.", float,
+    "Seconds without a heartbeat after which a node is lost and its jobs move to another one.", float,
 )  # fmt: skip
 ARTIFACTS_STORE: Final = Setting(
     "artifacts.store", "",
-    "Where artifacts are, the same for all nodes: a folder, or `s3://BUCKET/PREFIX`; default: artifacts in the home "
+    "Store of artifacts, the same for all nodes: a folder, or `s3://BUCKET/PREFIX`; default: artifacts in the home "
     "folder.", parse_store,
 )  # fmt: skip
 ARTIFACTS_COPY_BYTES: Final = Setting(
     "artifacts.copy_bytes", 20 << 30,
-    "Bytes of a bucket's content that a machine keeps copies of in its home folder at most, the longest unused going "
+    "Largest size in bytes of the local copies of a bucket's content; least recently used copies are removed "
     "first.", not_negative(int),
 )  # fmt: skip
 UP_NODE: Final = Setting("up.node", True, "Whether rdukit up starts a node daemon.", parse_bool)
@@ -417,14 +416,12 @@ def checked_home() -> Home:
     """
     home = current_home()
     if home.restoring.exists():
-        raise Conflict(
-            f"a restore into {home.folder} has not ended; run the same rdukit restore again, which goes on with it"
-        )
+        raise Conflict(f"a restore into {home.folder} is incomplete; run the same rdukit restore again to continue")
     longest = max(len(os.fsencode(path)) for path in (home.broker_socket, home.snd_socket))
     if longest > MAX_SOCKET_PATH:
         raise InvalidArgument(
-            f"home folder {home.folder} is too long: a socket in it would have {longest} characters, "
-            f"legal are {MAX_SOCKET_PATH}; set RDUKIT_HOME to a shorter path"
+            f"home folder {home.folder} is too long: a socket in it would have {longest} characters; expected at most "
+            f"{MAX_SOCKET_PATH}; set RDUKIT_HOME to a shorter path"
         )
     private_home()
     for folder in (home.run, home.copies if home.bucket else home.artifacts, home.work, home.logs):

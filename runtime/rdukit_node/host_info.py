@@ -82,7 +82,7 @@ def set_huge_pages(count: int, folder: Path = HUGE_PAGES) -> int:
     """
     file = folder / "nr_hugepages"
     if count < 0:
-        raise InvalidArgument(f"{count} huge pages are not valid; expected a whole number from 0")
+        raise InvalidArgument(f"{count} is not a valid number of huge pages; expected a whole number from 0")
     try:
         before = int(file.read_text())
     except (OSError, ValueError) as cause:
@@ -109,8 +109,8 @@ def check_huge_pages(asked: int, reserved: int) -> None:
     """
     if reserved != asked:
         raise RuntimeFault(
-            f"the kernel reserved {reserved} of {asked} huge pages of 1 GiB: not enough free memory in one piece; "
-            "reserve them at boot (hugepagesz=1G hugepages=N), or ask for fewer",
+            f"the kernel reserved {reserved} of {asked} huge pages of 1 GiB: not enough contiguous free memory; "
+            f"reserve them at boot (hugepagesz=1G hugepages=N), or ask for fewer",
             huge_pages=reserved,
         )
 

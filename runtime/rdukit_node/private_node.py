@@ -95,7 +95,7 @@ def _attach(held: str, chip: ChipSpec | None, tiles: int, memory_bytes: int) -> 
     lease_id, colon, token = held.partition(":")
     if not (lease_id and colon and token):
         raise InvalidArgument(
-            f"${LEASE.variable} is not of the form <id>:<token>; unset it or pass what acquire returned"
+            f"${LEASE.variable} is not of the form <id>:<token>; unset it or pass the value that acquire returned"
         )
     client = connect_patiently(socket_path(), _TIMEOUT_S)
     try:
@@ -103,7 +103,7 @@ def _attach(held: str, chip: ChipSpec | None, tiles: int, memory_bytes: int) -> 
         lease = client.attach(lease_id, token)
         if len(lease["tiles"]) < tiles:
             raise NoResources(
-                f"the program needs {tiles} tiles but lease {lease_id} has {len(lease['tiles'])}; compile for fewer "
+                f"the program needs {tiles} tiles, but lease {lease_id} has {len(lease['tiles'])}; compile for fewer "
                 "tiles or acquire a larger lease",
                 requested_tiles=tiles, fits_tiles=len(lease["tiles"]), fits_when_empty=False,
             )  # fmt: skip
@@ -139,7 +139,8 @@ def _greet(client: SndClient, chip: ChipSpec | None) -> tuple[NodeSpec, frozense
 def _isolate(
     client: SndClient, lease: Mapping[str, Any], node: NodeSpec, features: frozenset[str]
 ) -> tuple[int, Mapping[str, object]]:
-    """Keep this process apart from other leases' processes, as far as the machine allows, and tell the daemon.
+    """Keep this process apart from other leases' processes, as far as the machine allows, and report the result to the
+    daemon.
 
     Returns the number of the host's cores of the lease's tiles, and the report to the daemon.
     """

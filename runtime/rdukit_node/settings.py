@@ -15,32 +15,32 @@ from rdukit.settings import SND_SOCKET, SND_STATE, Setting, home_folder, parse_b
 NODE: Final = Setting(
     "node",
     "auto",
-    "Which node programs run on: the daemon's, a private one inside the process, or auto: the daemon's if it answers.",
+    "Node that programs use: the daemon's, a private one inside the process, or auto (the daemon's if it answers).",
     str,
     legal=("auto", "private", "daemon"),
 )
-PLATFORM: Final = Setting("platform", "SN30-8", "Platform of emulated nodes when nothing else says which.", str)
-LEASE: Final = Setting("lease", "", "<id>:<token> of a lease to attach to instead of acquiring one.", str)
+PLATFORM: Final = Setting("platform", "SN30-8", "Default platform of emulated nodes.", str)
+LEASE: Final = Setting("lease", "", "Lease to attach to instead of acquiring one, as <id>:<token>.", str)
 SND_NAME: Final = Setting("snd.name", "", "Name of the daemon's node; default: the host's name.", str)
 SND_MAX_APPLICATIONS: Final = Setting(
-    "snd.max_applications", 0, "Applications at once on the daemon's node; 0: the platform's own limit.", int
+    "snd.max_applications", 0, "Concurrent applications on the daemon's node; 0: the platform's own limit.", int
 )
 SND_USER_CONNECTIONS: Final = Setting(
     "snd.user_connections",
     128,
-    "Connections to the daemon that one user may have, other than root and the daemon's user.",
+    "Connections to the daemon per user, except root and the daemon's user.",
     int,
 )
 SND_USER_TILES: Final = Setting(
     "snd.user_tiles",
     0,
-    "Tiles that one user may hold or wait for, other than root and the daemon's user; 0: no limit.",
+    "Tiles that one user may hold or wait for, except root and the daemon's user; 0: no limit.",
     int,
 )
 SND_USER_APPLICATIONS: Final = Setting(
     "snd.user_applications",
     0,
-    "Applications that one user may have at once, other than root and the daemon's user; 0: no limit.",
+    "Concurrent applications per user, except root and the daemon's user; 0: no limit.",
     int,
 )
 SND_SOCKET_MODE: Final = Setting(
@@ -50,18 +50,18 @@ SND_SOCKET_MODE: Final = Setting(
     str,
 )
 SND_RDU_RESET_S: Final = Setting(
-    "snd.rdu_reset_s", 0.0, "Seconds that the reset of an emulated RDU takes; it is PENDING meanwhile.", float
+    "snd.rdu_reset_s", 0.0, "Seconds that a reset of an emulated RDU takes, during which the RDU is PENDING.", float
 )
 ROOT: Final = Setting(
     "root",
     "",
-    "Prefix of the vendor's fixed places (/var/log/sambaflow …); default: none, all is in the home folder.",
+    "Prefix of the vendor's fixed paths (/var/log/sambaflow …); default: none, as all files are in the home folder.",
     str,
 )
 ACQUIRE_WAIT_S: Final = Setting(
     "acquire.wait_s",
     0.0,
-    "Seconds that a program waits in the daemon's queue for its tiles; 0: refused at once.",
+    "Seconds that a program waits in the daemon's queue for its tiles; 0: no waiting.",
     float,
 )
 #: The vendor's variable for the affinity hint. Source: runtime reference 3.2, 3.3.
@@ -111,19 +111,17 @@ def tile_affinity(environ: Mapping[str, str] | None = None) -> int | None:
         return int(text, 0)
     except ValueError as cause:
         raise InvalidArgument(
-            f"${TILE_AFFINITY_VARIABLE} is {text!r}; expected a number such as 0xf, one bit a tile"
+            f"${TILE_AFFINITY_VARIABLE} is {text!r}; expected a number such as 0xf, with one bit per tile"
         ) from cause
 
 
-SSH: Final = Setting(
-    "tools.ssh", "ssh", "Program, with its options, by which tools with --host run on another machine.", str
-)
+SSH: Final = Setting("tools.ssh", "ssh", "Command with options by which --host runs tools on another machine.", str)
 
 MODE: Final = Setting(
     "isolation.mode",
     "auto",
-    "Isolation of a program that leases from the daemon: auto applies what the machine allows, strict refuses to run "
-    "if a part cannot be applied, off applies nothing.",
+    "Isolation of programs that lease from the daemon: auto applies all available parts, strict refuses to run "
+    "without one, off applies none.",
     str,
     legal=("auto", "off", "strict"),
 )
@@ -131,28 +129,28 @@ CORES: Final = Setting("isolation.cores", False, "Bind a program to its tiles' s
 DEBUGGABLE: Final = Setting(
     "isolation.debuggable",
     True,
-    "Whether other processes of the same user, outside any lease, may inspect a program (debuggers, profilers).",
+    "Whether the same user's processes outside any lease may inspect a program (debuggers, profilers).",
     parse_bool,
 )
 WRITABLE: Final = Setting(
     "isolation.writable",
     "",
-    "Folders, separated by colons, outside which a program may not write (besides the home folder, the temporary "
-    "folder and devices); empty: no such limit.",
+    "Colon-separated folders to which a program may write, besides the home folder, the temporary folder and devices; "
+    "empty: no such limit.",
     str,
 )
 CGROUP: Final = Setting(
     "isolation.cgroup",
     "auto",
-    "Control groups that the daemon makes for applications: auto where it may, or off.",
+    "Control groups for applications: auto (where the daemon may create them), or off.",
     str,
     legal=("auto", "off"),
 )
 PIDS: Final = Setting(
-    "isolation.pids", 4096, "Processes and threads that one application may have, by control group; 0: no limit.", int
+    "isolation.pids", 4096, "Processes and threads per application, limited by its control group; 0: no limit.", int
 )
 MEMORY_BYTES: Final = Setting(
-    "isolation.memory_bytes", 0, "Host memory that one application may use, by control group; 0: no limit.", int
+    "isolation.memory_bytes", 0, "Host memory per application, limited by its control group; 0: no limit.", int
 )
 
 ISOLATION_SETTINGS: Final = (MODE, CORES, DEBUGGABLE, WRITABLE, CGROUP, PIDS, MEMORY_BYTES)
@@ -169,11 +167,14 @@ SNML_PORT: Final = Setting(
 )
 
 SNML_TLS_CERTIFICATE: Final = Setting(
-    "snml.tls_certificate", "", "File with the certificate of SNML's TCP port; empty: it speaks plainly.", str
+    "snml.tls_certificate", "", "File with the certificate of SNML's TCP port; empty: no TLS.", str
 )
 SNML_TLS_KEY: Final = Setting("snml.tls_key", "", "File with the key of `snml.tls_certificate`.", str)
 SNML_TLS_CA: Final = Setting(
-    "snml.tls_ca", "", "File with the authority whose certificates SNML's TCP callers must have; empty: none.", str
+    "snml.tls_ca",
+    "",
+    "File with the certificate authority for callers of SNML's TCP port; empty: callers need no certificate.",
+    str,
 )
 
 #: Variable that names the server for clients: ``unix:PATH``, ``HOST:PORT`` or a path.

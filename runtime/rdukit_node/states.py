@@ -60,7 +60,7 @@ class EndReason(StrEnum):
     HOLDERS_GONE = "the last connection that held it closed"
     NODE_STOPPED = "the node daemon stopped"
     EVICTED = "released by an administrator"
-    DRAINED = "its tiles were drained and the deadline came"
+    DRAINED = "its tiles were drained, and the deadline passed"
 
     @property
     def is_withdrawn(self) -> bool:

@@ -175,7 +175,7 @@ class Application(Closable):
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 raise NumericalException(
                     f"output {name!r} of graph {graph.name!r} has NaN or infinite elements; unset "
-                    f"${NUMERICS_TRAP.variable} to go on, or look at the inputs, the learning rate and the precision",
+                    f"${NUMERICS_TRAP.variable} to continue, or check the inputs, the learning rate and the precision",
                     tensor=name, graph=graph.name,
                 )  # fmt: skip
 
@@ -220,7 +220,7 @@ class Application(Closable):
         self._log.info("sn_destroy_session", f"PEF File: {self.path}")
 
     def _cancel(self) -> None:
-        """Handle SIGTERM: log that it was no failure, and release everything."""
+        """Handle SIGTERM: log that it was not a failure, and release everything."""
         if not self._closed and os.getpid() == self._owner:
             self._log.notice("sn_cancel", f"cancelled by SIGTERM, lease {self.lease.id}")
             self.close()
@@ -299,7 +299,7 @@ def tell_kernels(native: int, total: int, why_portable: str) -> str:
     if native == total:
         return f"native: all {total}"
     if native:
-        return f"native: {native} of {total}; the others have no native form or could not be built"
+        return f"native: {native} of {total}; the other libraries have no native form or failed to build"
     return f"portable: {why_portable}"
 
 

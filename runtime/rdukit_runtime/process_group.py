@@ -84,9 +84,9 @@ def join_process_group(timeout: timedelta | None = None) -> Launch:
             _meet(launch, longest)
         except RuntimeError as cause:
             raise PeerLost(
-                f"rank {launch.rank} of {launch.world_size} (by {launch.name}) did not meet all others within "
-                f"{resolve(RENDEZVOUS_TIMEOUT_S):g} s ({str(cause).splitlines()[0]}); look at what the other ranks "
-                f"say, check MASTER_ADDR and MASTER_PORT if they are set, or raise ${RENDEZVOUS_TIMEOUT_S.variable}",
+                f"rank {launch.rank} of {launch.world_size} (by {launch.name}) did not meet all other ranks within "
+                f"{resolve(RENDEZVOUS_TIMEOUT_S):g} s ({str(cause).splitlines()[0]}); read the other ranks' messages, "
+                f"check MASTER_ADDR and MASTER_PORT if they are set, or raise ${RENDEZVOUS_TIMEOUT_S.variable}",
                 rank=launch.rank,
             ) from cause
     atexit.register(leave_process_group)
@@ -97,7 +97,7 @@ def join_process_group(timeout: timedelta | None = None) -> Launch:
 def renew_process_group(
     backend: str, store: Any, rank: int, size: int, timeout: timedelta, has_ended: Callable[[int], bool]
 ) -> None:
-    """Make torch's default process group anew, of the ranks that meet at ``store``.
+    """Recreate torch's default process group from the ranks that meet at ``store``.
 
     Args:
         has_ended: whether the process of a rank has ended.
@@ -112,10 +112,10 @@ def renew_process_group(
         now = time.monotonic()
         if now >= look:
             if any(map(has_ended, missing)):
-                raise RuntimeError("a rank ended before it came to the new group")
+                raise RuntimeError("a rank ended before it joined the new group")
             look = time.monotonic() + _LOOK_S
         if now > end:
-            raise RuntimeError(f"a rank did not come to the new group within {limit_s:g} s")
+            raise RuntimeError(f"a rank did not join the new group within {limit_s:g} s")
         time.sleep(_POLL_S)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
 
@@ -144,7 +144,7 @@ def _meet(launch: Launch, longest: timedelta) -> None:
     if launch.address is not None and launch.port is not None and not (is_agents and launch.is_one_node):
         if not token and launch.rank == 0 and not _loopback_of(launch.address):
             logger.warning(
-                "event=no-token: every machine that reaches the ranks' port can join them; set $%s to the same random "
+                "event=no-token: any machine that reaches the ranks' port can join them; set $%s to the same random "
                 "value on all ranks", DISTRIBUTED_TOKEN.variable,
             )  # fmt: skip
         if not is_agents:
@@ -156,8 +156,8 @@ def _meet(launch: Launch, longest: timedelta) -> None:
         return
     if not launch.is_one_node:
         raise InvalidArgument(
-            f"the {launch.world_size} ranks are on several nodes; set MASTER_ADDR to rank 0's host and MASTER_PORT to "
-            "a free port there, equal for all ranks"
+            f"the {launch.world_size} ranks are on several nodes; on all ranks set MASTER_ADDR to rank 0's host and "
+            f"MASTER_PORT to a free port there"
         )
     _use_loopback()
     path = launch_file(RENDEZVOUS)
@@ -230,14 +230,15 @@ def _wait_for_port(path: Path) -> tuple[int, str]:
             with path.open() as file:
                 if os.fstat(file.fileno()).st_uid not in {os.geteuid(), 0}:
                     raise InvalidArgument(
-                        f"{path} is another user's; expected rank 0's: set $RDUKIT_HOME to a folder that other users "
+                        f"{path} belongs to another user; expected the file of rank 0: set $RDUKIT_HOME to a folder "
+                        f"that other users "
                         "cannot write"
                     )
                 found = json.load(file)
             os.kill(int(found["pid"]), 0)
             return int(found["port"]), str(found["token"])
         time.sleep(_POLL_S)
-    raise RuntimeError(f"rank 0 has not come: there is no {path}")
+    raise RuntimeError(f"rank 0 has not started: {path} does not exist")
 
 
 def _use_loopback() -> None:

@@ -5,11 +5,11 @@ from typing import Final
 from rdukit.settings import Setting, parse_bool, parse_token
 
 NUMERICS_TRAP: Final = Setting(
-    "numerics.trap", False, "Raise NumericalException when a run makes NaN or infinite outputs.", parse_bool
+    "numerics.trap", False, "Raise NumericalException when a run computes NaN or infinite outputs.", parse_bool
 )
 DISTRIBUTED_TIMEOUT_S: Final = Setting(
-    "distributed.timeout_s", 1800.0, "Seconds until a rank that waits for the others in a collective gives up; "
-    "without it `CCL_TIMEOUT`, the vendor's variable, says them.", float, also="CCL_TIMEOUT",
+    "distributed.timeout_s", 1800.0, "Seconds that a rank waits for the others in a collective; if unset, the "
+                                     "vendor's variable `CCL_TIMEOUT`.", float, also="CCL_TIMEOUT",
 )  # fmt: skip
 AUTO, GLOO = "auto", "gloo"
 
@@ -22,41 +22,41 @@ def read_transport(text: str) -> str:
     """
     found = {"auto": AUTO, "1": AUTO, "gloo": GLOO, "0": GLOO}.get(text.strip().lower())
     if found is None:
-        raise ValueError(f"{text!r} is no transport; expected auto (1), gloo (0)")
+        raise ValueError(f"{text!r} is not a transport; expected auto (1), gloo (0)")
     return found
 
 
 DISTRIBUTED_TRANSPORT: Final = Setting(
-    "distributed.transport", AUTO, "How ranks exchange data: auto (through shared memory where all are on one machine, "
-    "else gloo) or gloo; without it `SAMBA_CCL_USE_PCIE_TRANSPORT`, the vendor's variable, says it: 1 or 0.",
+    "distributed.transport", AUTO, "Transport between ranks: auto (shared memory if all are on one machine, else "
+                                   "gloo) or gloo; if unset, the vendor's variable `SAMBA_CCL_USE_PCIE_TRANSPORT` (1 "
+                                   "or 0).",
     read_transport, also="SAMBA_CCL_USE_PCIE_TRANSPORT",
 )  # fmt: skip
 DISTRIBUTED_OVERLAP: Final = Setting(
-    "distributed.overlap", True, "Whether gradients are averaged while backward computes the next ones; without it "
-    "`SAMBA_CCL_ASYNC_ALLREDUCE`, the vendor's variable, says it: 1 or 0.", parse_bool,
+    "distributed.overlap", True, "Whether ranks average gradients while backward computes the next ones; if unset, "
+                                 "the vendor's variable `SAMBA_CCL_ASYNC_ALLREDUCE` (1 or 0).", parse_bool,
     also="SAMBA_CCL_ASYNC_ALLREDUCE",
 )  # fmt: skip
 DISTRIBUTED_GROUP_BYTES: Final = Setting(
-    "distributed.group_bytes", 0, "Bytes from which gradients leave as a group; rank 0's counts. 0: those from which "
-    "the latency that the ranks measure takes a tenth of a group's time.", int,
+    "distributed.group_bytes", 0, "Size in bytes from which a group of gradients is sent; rank 0's value is used. 0: "
+                                  "the size at which measured latency is a tenth of a group's time.", int,
 )  # fmt: skip
 FAIL, CONTINUE, REPLACE = "fail", "continue", "replace"
 DISTRIBUTED_ON_LOSS: Final = Setting(
-    "distributed.on_loss", FAIL, "What the loss of a rank does to a training: fail (all ranks end), continue (the "
-    "ranks that are left go on) or replace (they wait for a new process in the lost one's place).", str,
+    "distributed.on_loss", FAIL, "Reaction of a training to the loss of a rank: fail (all ranks end), continue (the "
+                                 "remaining ranks continue) or replace (they wait for a new process).", str,
     (FAIL, CONTINUE, REPLACE),
 )  # fmt: skip
 DISTRIBUTED_REPLACE_WAIT_S: Final = Setting(
-    "distributed.replace_wait_s", 120.0, "Seconds that ranks wait for a new process in a lost rank's place; then they "
-    "go on without it.", float,
+    "distributed.replace_wait_s", 120.0, "Seconds that ranks wait for a process that replaces a lost rank before they "
+                                         "continue without it.", float,
 )  # fmt: skip
 DISTRIBUTED_REGROUP_TIMEOUT_S: Final = Setting(
-    "distributed.regroup_timeout_s", 20.0, "Seconds that a rank has to come to the group that the others make after a "
-    "loss.", float,
+    "distributed.regroup_timeout_s", 20.0, "Seconds within which a rank must join the new group after a loss.", float,
 )  # fmt: skip
 DISTRIBUTED_ROSTER: Final = Setting(
-    "distributed.roster", "", "Folder of files by which a new process finds the ranks that it joins; default: a folder "
-    "of the launch in the home folder.", str,
+    "distributed.roster", "", "Folder with files by which a new process finds the ranks to join; default: a folder of "
+                              "the launch in the home folder.", str,
 )  # fmt: skip
 
 
@@ -67,12 +67,15 @@ def read_count(text: str) -> int:
         ValueError: it is not a whole number above 0.
     """
     if (count := int(text)) < 1:
-        raise ValueError(f"{count} is no number of ranks; expected 1 or more")
+        raise ValueError(f"{count} is not a number of ranks; expected 1 or more")
     return count
 
 
 DISTRIBUTED_FEWEST_RANKS: Final = Setting(
-    "distributed.fewest_ranks", 1, "Ranks that must be left for a training to go on after a loss.", read_count
+    "distributed.fewest_ranks",
+    1,
+    "Smallest number of remaining ranks with which a training continues after a loss.",
+    read_count,
 )
 _SHORTEST_TOKEN: Final = 16
 
@@ -85,36 +88,37 @@ def read_rank_token(text: str) -> str:
     """
     token = parse_token(text)
     if 0 < len(token) < _SHORTEST_TOKEN:
-        raise ValueError(f"the token has {len(token)} characters; expected {_SHORTEST_TOKEN} or more, at random")
+        raise ValueError(f"the token has {len(token)} characters; expected at least {_SHORTEST_TOKEN} random ones")
     return token
 
 
 DISTRIBUTED_TOKEN: Final = Setting(
-    "distributed.token", "", "Secret that the ranks of a launch share, equal on all, 16 characters or more; @FILE: the "
-    "first line of a file. Default: on one machine one that rank 0 makes; between machines none.", read_rank_token,
+    "distributed.token", "", "Secret shared by all ranks of a launch, at least 16 characters; @FILE: the first line "
+                             "of a file. Default: created by rank 0 on one machine; none between "
+                             "machines.", read_rank_token,
 )  # fmt: skip
 RENDEZVOUS_TIMEOUT_S: Final = Setting(
     "distributed.rendezvous_timeout_s", 300.0, "Seconds that a rank waits for the others to start.", float
 )
 PROFILE_FOLDER: Final = Setting(
-    "profile.folder", "", "Where programs write the breakdown of their time; snprof sets it. Default: nowhere.", str
+    "profile.folder", "", "Folder for the breakdown of a program's time; snprof sets it. Default: none.", str
 )
 PROFILE_EVENTS: Final = Setting(
-    "profile.events", 0, "Calls that each profiled process keeps for a timeline, the first ones; rdukit profile sets "
-    "it. 0: sums only.", int,
+    "profile.events", 0, "Number of first calls that each profiled process keeps for a timeline; rdukit profile sets "
+                         "it. 0: sums only.", int,
 )  # fmt: skip
 PROFILE_OUTPUT_FOLDER: Final = Setting(
-    "profile.output_folder", "", "Folder that compiles write to instead of the program's --output-folder; rdukit "
-    "profile --try sets it. Default: the program's.", str,
+    "profile.output_folder", "", "Output folder of compiles, which overrides the program's --output-folder; rdukit "
+                                 "profile --try sets it.", str,
 )  # fmt: skip
 SAMBATUNE_DUMP_ROOT: Final = Setting(
-    "sambatune.dump_root", ".", "Folder in which sambatune makes artifact_root, without --artifact-root; without it "
-    "`DUMP_ROOT`, the vendor's variable, says it.", str, also="DUMP_ROOT",
+    "sambatune.dump_root", ".", "Folder in which sambatune creates artifact_root if --artifact-root is not given; if "
+                                "unset, the vendor's variable `DUMP_ROOT`.", str, also="DUMP_ROOT",
 )  # fmt: skip
 DEVICE: Final = Setting(
     "device",
     "cpu",
-    "Where the emulated device's memory and kernels really are: cpu, cuda, or cuda:<number>.",
+    "Real device for the emulated device's memory and kernels: cpu, cuda, or cuda:<number>.",
     str,
 )
 ENGINE_TF32: Final = Setting(
@@ -125,13 +129,13 @@ ENGINE_TF32: Final = Setting(
 )
 KEEP_MEMORY: Final = Setting(
     "engine.keep_memory", True,
-    "Keep freed memory in the process while a PEF is loaded (glibc): steps need not ask the system for it again.",
+    "Keep freed memory in the process while a PEF is loaded (glibc), so that steps need no new memory from the system.",
     parse_bool,
 )  # fmt: skip
 ENGINE_THREADS: Final = Setting(
     "engine.threads",
     0,
-    "Most threads that a program computes with; 0: those that $OMP_NUM_THREADS or torch.set_num_threads chose, else as "
-    "many as its lease has cores.",
+    "Largest number of threads for a program's computations; 0: the number set by $OMP_NUM_THREADS or "
+    "torch.set_num_threads, else the cores of its lease.",
     int,
 )

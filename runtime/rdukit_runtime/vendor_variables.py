@@ -13,12 +13,12 @@ from rdukit.errors import InvalidArgument, suggest
 _SWITCH: Final = frozenset({"0", "1"})
 #: Variables without effect: their valid values (empty: any positive number), and the reason.
 WITHOUT_EFFECT: Final[Mapping[str, tuple[frozenset[str], str]]] = {
-    "SAMBA_CCL_HIERARCHICAL_ALLREDUCE": (_SWITCH, "values are added in rank order, whatever the algorithm"),
-    "SAMBA_CCL_DYNAMIC_P2P_COMM": (_SWITCH, "ranks need no connections of pairs"),
+    "SAMBA_CCL_HIERARCHICAL_ALLREDUCE": (_SWITCH, "values are added in rank order for every algorithm"),
+    "SAMBA_CCL_DYNAMIC_P2P_COMM": (_SWITCH, "ranks need no pairwise connections"),
     "SAMBA_CCL_NUM_WORKERS": (frozenset(), "each rank adds its own slice, in one thread"),
     "SF_RNT_NUMA_BIND": (frozenset({"0", "1", "2"}), "ranks run on the cores that the launcher gives them"),
-    "SF_RNT_FSM_POLL_BUSY_WAIT": (_SWITCH, "sections run in the program's process, and nothing is polled"),
-    "SF_RNT_DMA_POLL_BUSY_WAIT": (_SWITCH, "sections run in the program's process, and nothing is polled"),
+    "SF_RNT_FSM_POLL_BUSY_WAIT": (_SWITCH, "sections run in the program's process, so nothing is polled"),
+    "SF_RNT_DMA_POLL_BUSY_WAIT": (_SWITCH, "sections run in the program's process, so nothing is polled"),
 }
 #: Variables that are read as settings.
 ACTING: Final = ("SAMBA_CCL_USE_PCIE_TRANSPORT", "SAMBA_CCL_ASYNC_ALLREDUCE", "CCL_TIMEOUT")
@@ -26,7 +26,7 @@ _PREFIX: Final = "SAMBA_CCL_"
 
 
 def find_notes(environ: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each variable that asks for something and has no effect (pure).
+    """Return a sentence for each set variable without effect (pure).
 
     Raises:
         InvalidArgument: a variable has a value that it cannot have.

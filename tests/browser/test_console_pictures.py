@@ -392,7 +392,7 @@ def test_a_platform_that_is_away_is_said_so(browser: object, platform: Platform,
         lost = visit.page.locator("#lost")
         playwright.expect(lost).to_be_hidden()
     playwright.expect(lost).to_be_visible(timeout=10_000)
-    assert "does not answer at the moment; what you see may be old" in lost.inner_text()
+    assert "does not answer; this page may be outdated" in lost.inner_text()
     assert visit.page.locator(f'a[href="/console/jobs/{jobs["running"]}"]').count(), "what was there can still be read"
     visit.context.close()
 

@@ -98,7 +98,7 @@ def test_a_changed_model_of_the_same_name_is_refused(compiled: Loaded) -> None:
     Changed.__name__ = "LogReg"
     net = Changed()
     samba.from_torch_model_(net)
-    with pytest.raises(PefMismatch, match=r"operator 0 is 'tanh', compiled was 'linear'.*compile this program again"):
+    with pytest.raises(PefMismatch, match=r"operator 0 is 'tanh', in the PEF 'linear'.*compile this program again"):
         trace(compiled, model=net, optim=sgd(net.parameters()))
 
 
@@ -426,9 +426,9 @@ class Scaled(nn.Module):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"factor": 3.0}, r"operator 1, 'mul' in module 'forward', was compiled with other .*mul\(x, 3\.0\)"),
+        ({"factor": 3.0}, r"operator 1, 'mul' in module 'forward', has other .*mul\(x, 3\.0\)"),
         ({"before": False}, r"operator 2, 'sub' .*sub\(scaled__mul__outputs__0, scaled__lin__linear__outputs__0\)"),
-        ({"extra": True}, r"'scaled__relu_1__outputs__0' is not in|operators, compiled were"),
+        ({"extra": True}, r"'scaled__relu_1__outputs__0' is not in|operators, the PEF has"),
     ],
 )  # fmt: skip
 def test_a_retraced_graph_that_differs_names_the_first_difference(

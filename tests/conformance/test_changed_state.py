@@ -133,7 +133,7 @@ def test_a_value_that_a_graph_has_fixed_is_refused_when_it_changes(tmp_path: Pat
     loaded = load(tmp_path, factor)
     loaded.run()
     change(loaded.model)
-    with pytest.raises(PefMismatch, match=r"changed after tracing.*keep a number that changes in a buffer"):
+    with pytest.raises(PefMismatch, match=r"changed after tracing.*fill a buffer"):
         loaded.run()
 
 

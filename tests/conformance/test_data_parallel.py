@@ -248,7 +248,7 @@ def test_a_rank_that_never_starts_ends_the_other_in_bounded_time(tmp_path: Path)
         second.program.kill()
         text = first.finish()
     assert first.program.returncode == 1
-    assert "rank 0 of 2 (by MPICH) did not meet all others within 2 s" in text
+    assert "rank 0 of 2 (by MPICH) did not meet all other ranks within 2 s" in text
 
 
 @pytest.mark.parametrize("is_given", [False, pytest.param(True, marks=pytest.mark.long)])
@@ -275,5 +275,5 @@ def test_ranks_with_different_pefs_are_all_told_before_anything_runs(pef: str, t
     with two_ranks(tmp_path, ["--pef", pef, "--pef-of-rank-1", other, "-b", str(BATCH)]) as ranks:
         said = [rank.finish() for rank in ranks]
     for text in said:
-        assert f"PefMismatch: rank 1 loaded {other}, which computes something else than rank 0's {pef}" in text
+        assert f"PefMismatch: rank 1 loaded {other}, which computes something other than rank 0's {pef}" in text
         assert "step 0" not in text

@@ -310,7 +310,7 @@ def test_a_rank_that_was_given_up_ends_with_an_error_when_it_wakes(pef: str, tmp
 @pytest.mark.parametrize(
     ("variables", "lost", "said"),
     [
-        ({"RDUKIT_DISTRIBUTED_FEWEST_RANKS": "3"}, "2:1:before", "2 ranks left, and distributed.fewest_ranks is 3"),
+        ({"RDUKIT_DISTRIBUTED_FEWEST_RANKS": "3"}, "2:1:before", "2 ranks left, but distributed.fewest_ranks is 3"),
         ({"RDUKIT_DISTRIBUTED_ON_LOSS": "fail"}, "2:1:before", "Start all ranks again"),
     ],
 )
@@ -375,7 +375,7 @@ def test_a_new_process_learns_that_it_came_too_late_or_that_nobody_is_left() -> 
     assert JoiningRank(1, Roster("of a training that had this port", addresses)).ask() is None
     candidate = JoiningRank(1, Roster("mine", addresses))
     store.set("lost/1", "1")
-    with pytest.raises(PeerLost, match="went on without rank 1: this process came too late"):
+    with pytest.raises(PeerLost, match="continued without rank 1, because this process started too late"):
         candidate.ask()
 
 
@@ -384,15 +384,15 @@ def test_a_new_process_has_its_rank_and_refuses_collectives_until_it_has_joined(
     assert read_offer(offer.text) == offer
     group = JoiningProcessGroup(JoiningRank(3, Roster("mine", {})), offer)
     assert (group.rank(), group.size()) == (2, 3)
-    with pytest.raises(PeerLost, match="allreduce of rank 2, which takes a lost rank's place"):
+    with pytest.raises(PeerLost, match="rank 2 replaces a lost rank and cannot call allreduce"):
         group.allreduce([torch.ones(2)])
 
 
 def test_a_rank_that_does_not_come_to_the_new_group_costs_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RuntimeError, match="a rank ended before it came"):
+    with pytest.raises(RuntimeError, match="a rank ended before it joined"):
         renew_process_group("gloo", serve_store("mine"), 0, 2, timedelta(seconds=9), lambda peer: peer == 1)
     monkeypatch.setenv("RDUKIT_DISTRIBUTED_REGROUP_TIMEOUT_S", "0.1")
-    with pytest.raises(RuntimeError, match=r"did not come to the new group within 0\.1 s"):
+    with pytest.raises(RuntimeError, match=r"did not join the new group within 0\.1 s"):
         renew_process_group("gloo", serve_store("mine"), 0, 2, timedelta(seconds=9), lambda peer: False)
 
 

@@ -263,7 +263,7 @@ def test_a_step_or_a_backward_in_evaluation_mode_is_refused_with_what_is_legal(t
 def test_a_mode_that_the_pef_has_no_graph_for_is_refused(tmp_path: Path) -> None:
     loaded = load(tmp_path)
     loaded.model.norm.eval()
-    with pytest.raises(PefMismatch, match=r"as it is now computes something else"):
+    with pytest.raises(PefMismatch, match=r"but the model now computes something else"):
         loaded.run(section_types=["fwd"])
     loaded.model.train()
     loaded.run()

@@ -127,7 +127,7 @@ def doubled_if_large(m: Any, x: Any) -> Any:
 @pytest.mark.parametrize(
     ("rest", "kind", "words"),
     [
-        (frozen_for_good, TraceError, "freezes parameter 'l.weight' after it has used it"),
+        (frozen_for_good, TraceError, "freezes parameter 'l.weight' after its use"),
         (frozen_value, TraceError, "leaf variables"),
         (doubled, UnsupportedOperator, "saved_tensors_hooks with 'doubled.*' and .*save_on_cpu"),
         (doubled_if_large, UnsupportedOperator, "saved_tensors_hooks"),

@@ -264,7 +264,7 @@ def test_the_reports_say_what_each_chip_holds_and_what_is_not_divided(tmp_path: 
     [
         ({"n_chips": 9}, "--n-chips 9 is not valid; expected 1 to 8"),
         ({"n_chips": "some"}, "--n-chips 'some' is not valid"),
-        ({"n_chips": 2, "num_tiles": 2}, "--num-tiles 2 is not valid with --n-chips 2, which takes whole RDUs"),
+        ({"n_chips": 2, "num_tiles": 2}, "--num-tiles 2 is not valid with --n-chips 2, which uses whole RDUs"),
         ({"n_chips": 2, "tensor_parallel": "rows"}, "--tensor-parallel 'rows' is not valid; expected batch, weight"),
         ({"n_chips": 2, "weight_dtype": "int8", "inference": True}, "--weight-dtype int8 is for one chip"),
         ({"n_chips": 3, "tensor_parallel": "batch"}, "cannot split a batch of 8 over 3 chips"),

@@ -154,12 +154,12 @@ def test_what_torch_has_no_bf16_form_of_is_computed_in_f32_at_default_precision(
         ),
         (
             lambda w, x: F.ctc_loss(w.reshape(3, 2, 2), torch.ones(2, 1).long(), x[0, :2].long(), x[1, :2].long()),
-            r"ctc_loss has lengths that depend on data; pass numbers",
+            r"ctc_loss has lengths that depend on data; pass constant numbers",
         ),
         (lambda w, x: torch.histogramdd(w * x, [2] * 4)[0], r"'forward': histogramdd returns a list"),
         (
             lambda w, x: (w * x).to(torch.float8_e5m2),
-            r"'forward': to makes a tensor of dtype float8_e5m2; the RDU takes.*complex64",
+            r"'forward': to returns a tensor of dtype float8_e5m2; the RDU takes.*complex64",
         ),
     ],
 )

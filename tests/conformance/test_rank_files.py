@@ -40,7 +40,7 @@ def test_a_lost_ranks_file_is_refused_if_it_is_no_regular_file_of_this_user(
     monkeypatch.setenv("RDUKIT_DISTRIBUTED_ROSTER", str(tmp_path))
     file = tmp_path / "rank-1.json"
     os.mkfifo(file)
-    with pytest.raises(InvalidArgument, match=r"rank-1\.json is no file of this user"):
+    with pytest.raises(InvalidArgument, match=r"rank-1\.json does not belong to this user"):
         find_roster(1)
     file.unlink()
     write_roster(2, Roster("mine", {}))
@@ -112,7 +112,7 @@ def test_a_second_training_in_the_folder_of_one_that_runs_is_refused_at_once(
     monkeypatch.setenv("RDUKIT_DISTRIBUTED_ON_LOSS", "replace")
     store = serve_store("first")
     write_roster(1, Roster("first", {1: ("127.0.0.1", store.port)}))
-    with pytest.raises(InvalidArgument, match=r"file of a rank 1 that still runs.*no other training uses"):
+    with pytest.raises(InvalidArgument, match=r"belongs to a rank 1 that still runs.*no other training uses"):
         take_place(1)
     write_roster(1, Roster("ended", {1: ("127.0.0.1", store.port)}))
     assert not take_place(1), "another training has this port now"

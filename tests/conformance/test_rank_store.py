@@ -97,7 +97,7 @@ def test_a_rank_waits_for_a_key_that_another_sets(served: RankStore) -> None:
 
 @pytest.mark.parametrize("token", ["", "another token of a training"])
 def test_without_the_token_a_rank_is_refused_by_name_and_at_once(served: RankStore, token: str) -> None:
-    with pytest.raises(Unauthenticated, match=r"127\.0\.0\.1:\d+ does not have this rank's token.*DISTRIBUTED_TOKEN"):
+    with pytest.raises(Unauthenticated, match=r"127\.0\.0\.1:\d+ has another token than this rank.*DISTRIBUTED_TOKEN"):
         connect_rank_store(served.address, token, SHORT, patience_s=60)
     assert connect_rank_store(served.address, TOKEN, SHORT).num_keys() == 0
 
@@ -145,7 +145,7 @@ def test_frames_of_others_and_repeated_ones_are_refused() -> None:
         sender.send(b"first")
         assert receiver.receive() == b"first"
         Frames(left, b"key", b"client", b"server").send(b"first")  # number 0 again
-        with pytest.raises(ConnectionError, match="not written by the rank that began the connection"):
+        with pytest.raises(ConnectionError, match="not written by the rank that opened the connection"):
             receiver.receive()
         Frames(left, b"other key", b"client", b"server").send(b"second")
         with pytest.raises(ConnectionError, match="not written by"):
@@ -153,7 +153,7 @@ def test_frames_of_others_and_repeated_ones_are_refused() -> None:
         left.sendall((LARGEST_FRAME + 1).to_bytes(4, "big") + 32 * b"m")
         with pytest.raises(ConnectionError, match="expected 67108864 at most"):
             receiver.receive()
-        with pytest.raises(ValueError, match="too many for ranks' store"):
+        with pytest.raises(ValueError, match="too many for the ranks' store"):
             sender.send(bytes(LARGEST_FRAME + 1))
 
 

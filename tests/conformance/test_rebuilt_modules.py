@@ -81,7 +81,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 }
 #: Those that are refused between conversion and compile, and how.
 REFUSED: dict[str, tuple[type[RdukitError], str]] = {
-    "quantized": (UnsupportedOperator, "as it was before torch quantized it"),
+    "quantized": (UnsupportedOperator, "compile the original model"),
     "a parametrization": (InvalidArgument, r"before samba\.from_torch_model_"),
 }
 

@@ -96,7 +96,7 @@ def test_rules_outside_o1_are_reported_once_as_without_effect(
 ) -> None:
     out = compiled(tmp_path, rule("a", "conv2d") + rule("b", "relu"), mode="o3", capture=capsys)
     assert [line for line in out.splitlines() if "warning" in line] == [
-        "[warning Samba]: fusion rules count in mode o1 only, and this compile is o3: add -o1"
+        "[warning Samba]: fusion rules apply only in mode o1, but this compile uses o3; add -o1"
     ]
 
 

@@ -86,7 +86,7 @@ def portable(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("host_fallback", [False, True])
 def test_the_error_says_what_to_write(case: str, host_fallback: bool, tmp_path: Path) -> None:
     function, words, _ = CASES[case]
-    with pytest.raises(TraceError, match=f"depends on data.*with --host-fallback too.*{words}"):
+    with pytest.raises(TraceError, match=f"depends on data.*even with --host-fallback.*{words}"):
         compile_model(Program(function), samba.randn(4, 6, name="x"), None, tmp_path, host_fallback=host_fallback)
 
 

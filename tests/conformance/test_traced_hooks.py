@@ -192,7 +192,7 @@ def looks_at_a_value(m: Any, y: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (Late, r"hook '<lambda>' .*has read already; register it before"),
+        (Late, r"hook '<lambda>' .*has already read; register it before"),
         (Removing, r"registers hook '<lambda>' and removes it again"),
         (Retaining, r"retain_grad\(\) .*return the tensor from forward"),
         (looks_at_outputs, r"looks at grad_output.*use grad_input, or a full backward pre-hook"),

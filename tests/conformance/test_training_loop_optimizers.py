@@ -88,7 +88,7 @@ def swap_groups(optimizer: Any, net: Any) -> None:
     [
         (pop_parameter, r"parameters of param_groups\[0\]"),
         (swap_groups, r"parameters of param_groups\[0\]"),
-        (lambda optimizer, net: samba.optim.SGD(net.b.parameters(), lr=0.1), "made of the traced parameters"),
+        (lambda optimizer, net: samba.optim.SGD(net.b.parameters(), lr=0.1), "created for traced parameters"),
     ],
 )
 def test_other_parameters_and_other_optimizers_are_refused_by_the_next_update(
@@ -115,11 +115,11 @@ def test_zero_grad_of_one_of_two_optimizers_forgets_no_gradient_of_the_other(tmp
     step(loaded, 0, section_types=["fwd", "bckwd"])
     first.zero_grad()
     assert loaded.model.a.weight.grad is None and loaded.model.b.weight.grad is not None
-    with pytest.raises(InvalidArgument, match="forgotten the gradients of"):
+    with pytest.raises(InvalidArgument, match="cleared gradients of"):
         step(loaded, 0, section_types=["opt"])
     if steps == 1:
         step(loaded, 1, section_types=["fwd", "bckwd"])
-    message, refused = ("2 backwards ran", ["opt"]) if steps == 1 else ("all sums anew or none", ["fwd", "bckwd"])
+    message, refused = ("2 backwards ran", ["opt"]) if steps == 1 else ("all gradients or none", ["fwd", "bckwd"])
     with pytest.raises(InvalidArgument, match=message):
         step(loaded, 1, section_types=refused)
     second.zero_grad()

@@ -168,5 +168,5 @@ def test_an_image_that_is_no_box_is_refused(
     platform: PlatformUnderTest, layout: Path, podman_environment: dict[str, str]
 ) -> None:
     base = podman(podman_environment, "pull", "--quiet", f"oci:{layout}:rdukit-base")
-    with pytest.raises(InvalidArgument, match="is no ModelBox"):
+    with pytest.raises(InvalidArgument, match="is not a ModelBox"):
         platform.client.install_image(base)

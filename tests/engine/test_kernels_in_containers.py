@@ -101,7 +101,7 @@ def test_a_container_runs_native_kernels_of_what_it_compiles_and_of_a_pef_from_t
     try:
         with running_box(image, environment, shared, "/models/mlp.pef") as (url, container):
             assert kernels_of(url)["native_kernels"] == "0"
-            why = "they were not built by this installation"
+            why = "another installation built them"
             assert why in kernels_of(url)["kernels"] and why in docker(environment, "logs", container)
             with BoxClient(url, timeout_s=PATIENCE_S) as client:
                 rows = succeed(client, "preprocess", {}, {"data": "/models/rows.csv"}, "rows")["outputs"]

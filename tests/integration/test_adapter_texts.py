@@ -161,7 +161,7 @@ def test_adapters_are_models_that_come_with_their_expert(client: openai.OpenAI) 
     assert {name: (each["state"], each.get("adapter_of")) for name, each in listed.items()} == {
         "base": ("Live", None), "poet": ("Live", "base"), "clerk": ("Live", "base"),
     }  # fmt: skip
-    with pytest.raises(openai.BadRequestError, match="an adapter gives no vectors; expected those of its expert, base"):
+    with pytest.raises(openai.BadRequestError, match="an adapter computes no vectors; use its expert, base"):
         client.embeddings.create(model="poet", input="x", encoding_format="float")
     with pytest.raises(openai.NotFoundError, match="expected base, poet, clerk, vendor/clerk"):
         ask(client, "nobody", [1])
@@ -191,8 +191,8 @@ def test_an_adapter_that_does_not_fit_is_refused(folder: Path, models: Mapping[s
     )
     cases: list[tuple[dict[str, Path], str]] = [
         ({"a": write_checkpoint(tmp_path / "changed", models["poet"], **{"model.norm.weight": norm})},
-         "'a' was trained beside other weights: model.norm.weight differs"),
-        ({"a": write_checkpoint(tmp_path / "wide", wide)}, "'a' has the rank 8; expected 1 to 4, as the PEF was"),
+         "'a' was trained with other base weights: model.norm.weight differs"),
+        ({"a": write_checkpoint(tmp_path / "wide", wide)}, "'a' has the rank 8; expected 1 to 4, because the PEF was"),
         ({"a": write_checkpoint(tmp_path / "none", models["base"])}, "has no adapter; expected"),
         ({"a": one, "b": one, "c": one}, "'c' is one too many; expected 2"),
         ({"a": write_peft(tmp_path / "dora", models["clerk"], use_dora=True)}, "use_dora is True, which is not"),

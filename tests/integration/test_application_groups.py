@@ -35,10 +35,10 @@ def test_an_application_gets_a_group_of_version_2(machine: Path) -> None:
     assert guard.report("lease-1") == {
         "cgroup_cpu": "applied: cpu.weight 200",
         "cgroup_pids": "applied: pids.max 100",
-        "cgroup_memory": "unavailable: no hierarchy of control groups here has this controller",
+        "cgroup_memory": "unavailable: no control group hierarchy of this machine has this controller",
     }
     assert guard.report("lease-2")["cgroup_cpu"] == (
-        "unavailable: process 8 is in /slurm/job_1, which is not ours to change; left there"
+        "unavailable: process 8 stays in /slurm/job_1, which the daemon may not change"
     )
     assert guard.report("lease-3")["cgroup_cpu"].endswith("9/cgroup: No such file or directory")
     group = machine / "cgroup/rdukit-node-a-b/lease-1"

@@ -161,7 +161,7 @@ def test_an_export_is_verified_without_a_database(database: Database) -> None:
     assert not verify_export(lines[:-1]).is_intact
     assert not verify_export(lines[1:]).is_intact
     for wrong in (b"no JSON\n", b"[]\n", b'{"kind":"chain"}\n', b'{"kind":"entry"}\n'):
-        with pytest.raises(InvalidArgument, match="line 1 is none of an export"):
+        with pytest.raises(InvalidArgument, match="line 1 is not from an export"):
             verify_export([wrong])
 
 

@@ -193,7 +193,7 @@ def test_no_file_of_a_backup_may_be_damaged(filled: Filled, home: Path, tmp_path
     assert not (home / "db.sqlite").exists() and not (home / "artifacts").exists()
     assert "has not ended" in run_rdukit("up", "--port", "0", status=6)
     (copy / "manifest.json").unlink()
-    assert "one that was not finished" in run_rdukit("restore", str(copy), status=2)
+    assert "an incomplete one" in run_rdukit("restore", str(copy), status=2)
     cut = tmp_path / "cut.tar"
     cut.write_bytes(filled.tar.read_bytes()[:-20000])
     assert "error [invalid-argument]" in run_rdukit("restore", str(cut), status=2)

@@ -35,7 +35,7 @@ def test_a_batch_counts_as_many_requests_as_it_has_jobs(rates: Rates) -> None:
     with pytest.raises(Overloaded, match="this token sent 10 requests within a minute"):
         rates.check(one)
     rates.check(other)
-    with pytest.raises(Overloaded, match=r"this tenant may send 15 requests within a minute \(gateway.tenant_rate\)"):
+    with pytest.raises(Overloaded, match=r"this tenant may send 15 requests per minute \(gateway.tenant_rate\)"):
         rates.check_batch(other, 9)
 
 

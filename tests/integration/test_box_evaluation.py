@@ -286,13 +286,13 @@ def test_a_served_training_pef_answers_in_evaluation_mode(own: Own, trained: Pat
 
 def test_an_earlier_training_pef_whose_forward_keeps_statistics_is_not_served(tmp_path: Path) -> None:
     serving = {"inputs": [{"name": "rows", "symbol": "x"}], "outputs": [{"name": "logits", "symbol": "1"}]}
-    with pytest.raises(PefMismatch, match="has no evaluation graph; to serve it, compile it again"):
+    with pytest.raises(PefMismatch, match="has no evaluation graph; compile it again"):
         LoadedModel("own", OLD_PEF, None, serving)
 
 
 def test_rows_that_depend_on_each_other_are_refused_before_the_training(tmp_path: Path) -> None:
     sums = Own(tmp_path / "sums", "make_sums")
-    with pytest.raises(InvalidArgument, match=r"13 samples fill no batch of 16, and what fills it up changes"):
+    with pytest.raises(InvalidArgument, match=r"13 samples do not fill batches of 16, and padding would change"):
         sums.train("run")
     assert not (sums.folder / "run" / "checkpoint").exists()
 

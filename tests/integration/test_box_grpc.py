@@ -129,7 +129,7 @@ def test_a_wrong_message_in_a_stream_does_not_end_it(channel: grpc.Channel) -> N
         "invalid-argument", "malformed-request", "invalid-argument", "invalid-argument",
     ]  # fmt: skip
     assert answers[2].error.detail["field"] == "dataset"
-    assert "no model since its start" in answers[3].error.message
+    assert "not trained or served one since its start" in answers[3].error.message
 
 
 def test_a_deadline_ends_a_call_and_not_the_operation(stub: modelbox_pb2_grpc.ModelBoxStub) -> None:

@@ -292,7 +292,7 @@ def test_the_doctor_says_what_is_wrong_with_a_bucket(
     assert told(address) == (FindingLevel.GOOD, f"{address} can be written, listed, read and swept")
     assert list(store.bucket.list("probe/")) == []
     level, text = told("s3://no-such-bucket")
-    assert (level, "make it, or name another" in text) == (FindingLevel.BAD, True)
+    assert (level, "create it, or name another" in text) == (FindingLevel.BAD, True)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
     assert "does not answer" in told(address)[1]
     monkeypatch.setitem(sys.modules, "boto3", None)

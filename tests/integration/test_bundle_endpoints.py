@@ -199,7 +199,7 @@ def test_what_a_bundle_is_made_of_stays_and_is_its_lineage(
     [
         ("host: 1GiB", "host: 1KiB", "does not fit: pinned experts take"),
         ("/coder.safetensors", "/clerk.safetensors", "bundle.yaml:9:.*there is no 'artifact://.*/clerk.safetensors'"),
-        ("artifact://", "", "bundle.yaml:6:.*is no artifact; expected artifact://ID"),
+        ("artifact://", "", "bundle.yaml:6:.*is not an artifact; expected artifact://ID"),
     ],
 )
 def test_what_cannot_be_served_is_told_with_its_line(

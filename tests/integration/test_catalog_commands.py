@@ -66,7 +66,7 @@ def test_a_folder_that_is_no_box_is_refused_with_its_lines(tmp_path: Path, chang
 
 def test_a_folder_without_a_yaml_and_a_broken_command_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("")
-    with pytest.raises(InvalidArgument, match=r"a folder with a modelbox.yaml, here there is: model.py"):
+    with pytest.raises(InvalidArgument, match=r"a folder with a modelbox.yaml, but this one has: model.py"):
         describe_folder(tmp_path, MODELBOX)
     (tmp_path / "modelbox.yaml").write_text(YAML)
     with pytest.raises(Unavailable, match="gave no description"):
@@ -87,7 +87,7 @@ def test_a_flood_of_folders_is_refused_before_it_takes_every_thread(tmp_path: Pa
     with ThreadPoolExecutor(MAX_READERS) as pool:
         own = [pool.submit(catalog.describe_folder, tmp_path, "mallory") for _ in range(MAX_READERS_OF_TENANT)]
         wait_until(lambda: READERS.total == MAX_READERS_OF_TENANT, 60)
-        with pytest.raises(Overloaded, match="2 files or folders of yours and 2 of all are being read already"):
+        with pytest.raises(Overloaded, match="2 of your files or folders and 2 in all are being read"):
             catalog.describe_folder(tmp_path, "mallory")
         others = [
             pool.submit(catalog.describe_folder, tmp_path, str(n)) for n in range(MAX_READERS - MAX_READERS_OF_TENANT)

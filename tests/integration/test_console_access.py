@@ -122,7 +122,7 @@ def test_a_webhook_is_added_tried_rotated_and_removed(gateway: GatewayUnderTest,
     (path,) = set(re.findall(r'href="(/console/webhooks/hook-\w+)"', hooks.get("/console/webhooks").text))
     assert secret not in hooks.get(path).text
     rotated = hooks.post(f"{path}/rotate").text
-    assert "whsec_" in rotated and secret not in rotated and "signs messages too until" in rotated
+    assert "whsec_" in rotated and secret not in rotated and "also signs messages until" in rotated
     tested = hooks.post(f"{path}/test").text
     assert "webhook.test" in tested and "not tried yet" in tested
     disabled = hooks.post(f"{path}/disable").text
@@ -203,7 +203,7 @@ def test_the_audit_log_is_filtered_by_outcome_act_and_whom_it_is_about(
     assert "<td>token.create" in about and "<td>console.login" not in about
     by = client.get("/console/audit", params={"about": mine, "action": "token.create"}).text
     assert made in by and f'value="{mine}"' in by
-    assert "No entry is like this" in client.get("/console/audit?outcome=refused&action=token.create").text
+    assert "No matching entry" in client.get("/console/audit?outcome=refused&action=token.create").text
     assert client.get("/console/audit?action=nonsense").status_code == 400
     assert [e["action"] for e in gateway.entries(token, f"?about={mine}&outcome=refused")] == ["request"]
     elsewhere = gateway.ask("GET", "/v1/me", gateway.admin).json()["token"]

@@ -87,7 +87,7 @@ def test_the_page_of_an_expert_leads_to_a_form_that_serves_it(
     assert link is not None
     text = client.get(html.unescape(link[1])).text
     assert chosen(text, "expert") == "digits:2"
-    assert "the one that the expert was trained with" in text
+    assert "the expert's own PEF" in text
     assert 'optgroup label="compiled to train"' in text
     given = {"name": "new", "expert": "digits:2", "replicas": "0", "idle": "15m"}
     assert client.post("/console/endpoints", data=given).headers["location"] == "/console/endpoints/new"
@@ -95,7 +95,7 @@ def test_the_page_of_an_expert_leads_to_a_form_that_serves_it(
     assert (made["expert"], made["replicas"], made["idle_s"]) == ("digits:2", 0, 900.0)
     again = client.post("/console/endpoints", data=given)
     assert again.status_code == 422
-    assert "there is an endpoint 'new' already" in error_at(again.text, "name")
+    assert "endpoint 'new' already exists" in error_at(again.text, "name")
     assert chosen(again.text, "expert") == "digits:2", "what was filled in is not lost"
     assert [one["action"] for one in gateway.entries(token, "?about=new")] == ["endpoint.create"]
 
@@ -125,7 +125,7 @@ def test_a_revision_is_served_split_promoted_and_taken_back(
     assert before["canary"] == {"revision": 3, "percent": 10, "replicas": 1}
     assert "Promote it" in (text := client.get(path).text) and 'name="canary" value="10"' in text
     assert error_at(client.post(f"{path}/canary", data={"canary": "100"}).text, "canary").endswith(
-        "1 to 99, or nothing"
+        "1 to 99, or an empty field"
     )
     assert client.post(f"{path}/canary", data={"canary": "50"}).status_code == 303
     assert client.post(f"{path}/promote").status_code == 303
@@ -178,13 +178,13 @@ def test_an_endpoint_says_that_its_expert_is_deprecated(
     assert endpoint(gateway, token, "read")["deprecated"] is None
     path = "/console/experts/digits:1"
     empty = client.post(f"{path}/deprecate", data={"reason": " "})
-    assert empty.status_code == 422 and "say in a few words why" in error_at(empty.text, "reason")
+    assert empty.status_code == 422 and "give a short reason" in error_at(empty.text, "reason")
     long = client.post(f"{path}/deprecate", data={"reason": "r" * 501})
     assert "501 characters; expected 1 to 500" in error_at(long.text, "reason")
     assert client.post(f"{path}/deprecate", data={"reason": "digits:2 is <better>"}).headers["location"] == path
     assert "Serve it" not in (text := client.get(path).text) and "digits:2 is &lt;better&gt;" in text
-    assert "It serves an expert that is deprecated" in client.get("/console/endpoints/read").text
-    assert "It serves an expert that is deprecated" in client.get("/console/endpoints/read/playground").text
+    assert "It serves a deprecated expert" in client.get("/console/endpoints/read").text
+    assert "It serves a deprecated expert" in client.get("/console/endpoints/read/playground").text
     assert ">deprecated</span>" in client.get("/console/endpoints").text
     assert endpoint(gateway, token, "read")["deprecated"] == "digits:2 is <better>"
     monkeypatch.setenv("RDUKIT_GATEWAY_URL", gateway.url)

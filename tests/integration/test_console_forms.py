@@ -113,7 +113,7 @@ def test_wrong_values_come_back_at_their_fields_and_nothing_is_lost(client: http
     answer = client.post(TRAIN, data=wrong)
     assert answer.status_code == 422
     text = answer.text
-    assert error_at(text, "set.epochs") == "'many' is no whole number; expected 1 <= x <= 100"
+    assert error_at(text, "set.epochs") == "'many' is not a whole number; expected 1 <= x <= 100"
     assert error_at(text, "set.lr") == "7.0 is not valid; expected 0 < x <= 1"
     assert "expected one of constant, linear, cosine" in error_at(text, "set.schedule")
     assert "expected -100 to 100" in error_at(text, "priority")
@@ -216,7 +216,7 @@ def test_a_sweep_is_begun_by_a_form_that_counts_its_trials_and_refuses_at_its_fi
     }  # fmt: skip
     wrong = {"try.limit": "10:9", "try.test_ratio": "0.1,2", "try.bad_rows": "error,,skip", "max_trials": "0"}
     text = client.post(form, data=given | wrong).text
-    assert "nothing between two commas" in error_at(text, "try.bad_rows")
+    assert "an empty value between commas" in error_at(text, "try.bad_rows")
     assert "expected 1 to 1000" in error_at(text, "max_trials")
     for tried, told in (
         ({"try.limit": "10:9"}, "expected low below high"), ({"try.limit": "1:9"}, "or the algorithm random"),
@@ -247,7 +247,7 @@ def test_trials_and_steps_of_forms_count_as_requests(platform: Platform, monkeyp
         form = "/console/catalog/logreg/sweep/compile"
         given = {"try.batch_size": "16,32,50,64,100,128", "objective": "sections"}
         told = client.post(form, data=given | {"try.mode": "o0,o1"})
-        assert "the sweep has 12 trials, and a token may send 8 jobs within a minute" in told.text
+        assert "the sweep has 12 trials, but a token may send 8 jobs per minute" in told.text
         steps = {"preprocess.on": "true", "compile.on": "true"}
         assert client.post(PIPELINE, data=steps).status_code == 303
         told = client.post(form, data=given)

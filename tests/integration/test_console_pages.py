@@ -115,7 +115,7 @@ def test_filters_show_jobs_of_one_state_and_refuse_states_that_are_none(
     assert "No job that is failed has all of “&lt;b&gt;nothing”" in nothing
     refused = client.get("/console/?state=flying")
     assert refused.status_code == 400
-    assert "no job state is called" in refused.text
+    assert "unknown job state" in refused.text
 
 
 def test_a_part_that_has_not_changed_is_not_sent_again(
@@ -139,7 +139,7 @@ def test_an_artifacts_page_draws_its_lineage_with_links_and_says_what_needs_it(
     assert all('<svg xmlns="http://www.w3.org/2000/svg" class="lineage"' in page for page in pages)
     assert all(f'<a href="/console/jobs/{jobs["succeeded"]}"><g class="job"' in page for page in pages)
     assert any("Needed by</dt><dd>expert " in page for page in pages)
-    assert re.search(r"\d+ with [\d.]+ KiB, kept by their content", client.get("/console/artifacts").text)
+    assert re.search(r"\d+ with [\d.]+ KiB, stored by content", client.get("/console/artifacts").text)
 
 
 def test_cancelling_ends_the_job_and_needs_scope_and_our_own_form(
@@ -179,7 +179,7 @@ def test_buttons_pause_resume_promote_and_end_a_pipeline(
     page = client.get(f"/console/jobs/{done}").text
     assert f'action="/console/jobs/{done}/promote"' in page and "Pause</button>" not in page
     refused = client.post(f"/console/jobs/{done}/promote", data={"name": "No Name"})
-    assert refused.status_code == 400 and "legal names: up to 63 of a-z" in html.unescape(refused.text)
+    assert refused.status_code == 400 and "expected a name of up to 63 of a-z" in html.unescape(refused.text)
     promoted = client.post(f"/console/jobs/{done}/promote", data={"name": "digits", "description": "reads"})
     assert promoted.url.path == "/console/experts/digits:1" and "reads" in promoted.text
     _, pipeline = example.fan_out()

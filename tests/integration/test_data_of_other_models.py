@@ -118,7 +118,7 @@ def test_indices_beyond_a_table_of_an_own_model_are_refused_whatever_their_name(
     (box / "model.py").write_text(OWN_MODEL)
     np.savez(tmp_path / "sites.npz", site=np.arange(20) % 6, harvest=np.zeros((20, 1), np.float32))
     made = run_verb(str(box), "preprocess", tmp_path / "data", {"data": tmp_path / "sites.npz"})
-    words = "site has the value 5; expected 0 to 4, as there are 5 to choose from"
+    words = "site has the value 5; expected 0 to 4, because there are 5 choices"
     refused_by_train(str(box), tmp_path, made.outputs["dataset"], words)
 
 
@@ -186,7 +186,7 @@ def test_tokens_beyond_the_vocabulary_are_refused_whatever_the_manifest_says(tmp
     data = {"data": tmp_path / "data.txt"}
     folder = run_verb("gpt2", "preprocess", tmp_path / "data", data, max_seq_length=16).outputs["dataset"]
     shape = Shape("gpt2", {"context_length": 16, "vocabulary": 200}, 4, "f32")
-    with pytest.raises(InvalidArgument, match="tokenizer has 257 tokens, the PEF's model 200"):
+    with pytest.raises(InvalidArgument, match="tokenizer has 257 tokens, but the PEF's model only 200"):
         open_texts(shape, folder)
     manifest = folder / "manifest.json"
     said = json.loads(manifest.read_text())
@@ -232,5 +232,5 @@ def test_a_split_smaller_than_a_batch_is_judged_by_its_rows_and_an_empty_one_is_
         with pytest.raises(InvalidArgument, match=r"no samples in a (test|dev or test) split"):
             run_verb("mlp", verb, tmp_path / "no", {**given, "dataset": none.outputs["dataset"]})
     larger = run_verb("mlp", "compile", tmp_path / "larger", batch_size=64, **sizes).outputs["pef"]
-    with pytest.raises(InvalidArgument, match="has 32 training samples, a batch is 64"):
+    with pytest.raises(InvalidArgument, match="has 32 training samples, fewer than a batch of 64"):
         run_verb("mlp", "train", tmp_path / "no", {**asked, "pef": larger})

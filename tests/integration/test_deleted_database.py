@@ -63,7 +63,7 @@ def test_a_file_that_was_put_in_its_place_is_left_alone_and_rows_wait(tmp_path: 
     other.write_bytes(b"an older copy")
     other.rename(path)
     assert not write(store, 2) and store.pending == 1
-    assert "another file was put in the place" in store.reason
+    assert "another file replaced" in store.reason
     assert path.read_bytes() == b"an older copy"
     path.unlink()
     assert write(store, 3) and store.is_writable and not store.pending

@@ -246,7 +246,7 @@ def test_a_canary_gets_its_part_of_the_calls_until_it_is_promoted_or_rolled_back
     before = wait(platform, served, is_ready)
     with pytest.raises(Conflict, match="no canary"):
         platform.client.post("/v1/endpoints/read/promote", {})
-    with pytest.raises(Conflict, match="becomes one"):
+    with pytest.raises(Conflict, match="for the canary"):
         platform.client.post("/v1/endpoints/read/update", {"canary": 10})
     changed = platform.client.post("/v1/endpoints/read/update", {"expert": expert, "canary": 50})
     canary = changed["canary"]["revision"]
@@ -292,12 +292,12 @@ def test_what_is_wrong_is_refused_and_another_tenant_sees_nothing(
 ) -> None:
     with pytest.raises(Conflict, match="already"):
         platform.client.post("/v1/endpoints", {"name": "read", "expert": expert})
-    with pytest.raises(InvalidArgument, match="name one"):
+    with pytest.raises(InvalidArgument, match="name exactly one"):
         platform.client.post("/v1/endpoints", {"name": "other"})
-    with pytest.raises(NotFound, match="no expert"):
+    with pytest.raises(NotFound, match="unknown expert"):
         platform.client.post("/v1/endpoints", {"name": "other", "expert": "nobody"})
     wanted = shown(platform, served)["revision"]
-    with pytest.raises(Conflict, match="wants revision"):
+    with pytest.raises(Conflict, match="already runs revision"):
         platform.client.post("/v1/endpoints/read/rollback", {"revision": wanted})
     with pytest.raises(NotFound, match="no revision 9"):
         platform.client.post("/v1/endpoints/read/rollback", {"revision": 9})

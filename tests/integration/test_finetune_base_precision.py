@@ -110,8 +110,8 @@ def test_a_base_of_fewer_bits_needs_updates_of_low_rank(folder: Path) -> None:
     write_model(folder / "model", "llama")
     box = box_for(folder / "model")
     for options, words in (
-        (FinetuneOptions(base_precision="int8"), "--base-precision int8 is for a frozen base; add --lora RANK"),
-        (FinetuneOptions(augment="flip=0.5"), "--augment changes pictures; leave it out for a model of texts"),
+        (FinetuneOptions(base_precision="int8"), "--base-precision int8 is only for a frozen base; add --lora RANK"),
+        (FinetuneOptions(augment="flip=0.5"), "--augment is only for pictures; leave it out for a text model"),
         (FinetuneOptions(base_precision="fp8", lora=2), "'fp8'; expected one of f32, bf16, int8, int4"),
     ):
         with pytest.raises(InvalidArgument, match=words):

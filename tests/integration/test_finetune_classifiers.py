@@ -146,15 +146,15 @@ def test_data_of_other_classes_are_refused_with_updates_of_low_rank_and_wrong_ro
     write_bert(folder / "model", num_labels=2)
     box, data = box_for(folder / "model"), folder / "reviews.jsonl"
     write_texts(data, ("a", "b", "c"))
-    with pytest.raises(InvalidArgument, match="--lora trains no head, and the data have other classes"):
+    with pytest.raises(InvalidArgument, match="--lora trains no head, but classes that differ"):
         run(folder / "model", data, folder / "out", FinetuneOptions(lora=2, dev_ratio=0.1), RecordingContext(box))
     write_texts(data, ("LABEL_0", "LABEL_1"), 12)
-    with pytest.raises(InvalidArgument, match=r"--held-out 0\.05 of the records is none; expected a larger share"):
+    with pytest.raises(InvalidArgument, match=r"--held-out 0\.05 selects no records; expected a larger share"):
         run(folder / "model", data, folder / "few", FinetuneOptions(context=16), RecordingContext(box))
     for line, words in (
         ('{"text": "w1"}', r"reviews\.jsonl:1: no label; expected text and label"),
         ('{"text": " ", "label": 1}', r"reviews\.jsonl:1: no text; expected text and label"),
-        ('{"text": "w1", "label": "a"}', "has the class a only; expected two or more"),
+        ('{"text": "w1", "label": "a"}', "has only the class a; expected two or more"),
     ):
         data.write_text(line + "\n")
         with pytest.raises(InvalidArgument, match=words):

@@ -133,10 +133,10 @@ def test_a_finished_or_stopped_call_goes_on_and_another_one_is_refused(folder: P
     first = run(folder / "model", data, output, options, RecordingContext(box))
     again = run(folder / "model", data, output, options, RecordingContext(box))
     assert again == first
-    with pytest.raises(Conflict, match="holds something else"):
+    with pytest.raises(Conflict, match="contains other files"):
         run(folder / "model", data, output, FinetuneOptions(context=CONTEXT, max_steps=3), RecordingContext(box))
     write_data(folder, 50)
-    with pytest.raises(Conflict, match="holds something else"):
+    with pytest.raises(Conflict, match="contains other files"):
         run(folder / "model", data, output, options, RecordingContext(box))
 
 
@@ -194,13 +194,13 @@ def test_a_line_that_cannot_be_used_is_named(folder: Path, line: str, words: str
 def test_a_folder_that_needs_code_or_lacks_a_tokenizer_or_template_is_refused(folder: Path) -> None:
     model = folder / "model"
     write_model(model, "llama")
-    with pytest.raises(NotFound, match=r"there are no data at .*none; name a file"):
+    with pytest.raises(NotFound, match=r"none has no data; name a file"):
         run(model, folder / "none", folder / "out", FinetuneOptions(), RecordingContext(box_for(model)))
     with pytest.raises(NotFound, match=r"there is no .*none/config\.json"):
         open_model(folder / "none")
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoModel": "x.Y"}}))
-    with pytest.raises(InvalidArgument, match="auto_map: the model needs code of its own"):
+    with pytest.raises(InvalidArgument, match="auto_map: the model needs its own code"):
         open_model(model)
     (model / "config.json").write_text(json.dumps(config))
     for name in ("chat_template.jinja", "tokenizer_config.json"):

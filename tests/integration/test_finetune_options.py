@@ -93,5 +93,5 @@ def test_layers_without_a_rank_are_refused_in_a_job_too(tmp_path: Path) -> None:
     write_model(tmp_path / "model", "llama")
     box = box_for(tmp_path / "model")
     for options in (FinetuneOptions(lora_layers=("q_proj",)), FinetuneOptions(lora_alpha=8.0)):
-        with pytest.raises(InvalidArgument, match="are for updates of low rank; add --lora RANK"):
+        with pytest.raises(InvalidArgument, match="are only for low-rank updates; add --lora RANK"):
             run(tmp_path / "model", write_data(tmp_path), tmp_path / "out", options, RecordingContext(box))

@@ -52,4 +52,4 @@ def test_members_need_a_pef_that_was_compiled_for_several(gateway: GatewayUnderT
     # What is wrong with these is what comes after: the data set is missing.
     for body in ({**job, "members": 1}, {**job, "inputs": {"pef": add(gateway, several)}}):
         _, message = gateway.refused("POST", "/v1/jobs", gateway.admin, json=body)
-        assert "needs the inputs dataset" in message
+        assert "lacks the inputs dataset" in message

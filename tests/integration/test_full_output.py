@@ -62,5 +62,5 @@ def test_what_is_still_in_the_buffer_at_the_end_counts_too(tmp_path: Path, words
         )
     assert done.returncode == 7
     assert done.stderr.splitlines() == [
-        "error [disk-full]: no space is left on the disk, or of the quota; make room and ask again"
+        "error [disk-full]: no space is left on the disk or in the quota; make room and try again"
     ]

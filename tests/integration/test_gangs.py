@@ -66,7 +66,7 @@ def test_two_members_train_one_model_on_two_rdus_and_the_loss_of_one_ends_both_o
          "members": 2, "max_attempts": 1},
     ]  # fmt: skip
     with short_folder() as home, platform_under_test(home, None, FAST) as platform:
-        for asked, words in (({"verb": "compile"}, "done by one process"), ({"tiles": 64}, "no network between them")):
+        for asked, words in (({"verb": "compile"}, "runs in one process"), ({"tiles": 64}, "no network between them")):
             with pytest.raises(IllegalValue, match=words):
                 platform.client.submit("/v1/jobs", {"box": "logreg", "verb": "train", "members": 2, **asked})
         jobs = platform.client.submit("/v1/pipelines", {"name": "digits", "steps": steps, "cache": False})["jobs"]

@@ -225,7 +225,7 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     refuse("missing nothing; left over model.extra", {**tensors, "model.extra": torch.ones(2)})
     refuse(r"model.norm.weight has shape \(3,\).*has \(32,\)", {**tensors, "model.norm.weight": torch.ones(3)})
     refuse("activation is 'tanh'; expected one of '', 'silu'", hidden_act="tanh")
-    refuse("an architecture of .*Qwen9.*; the nearest that one has is Qwen.*; expected one of", architectures=["Qwen9"])
+    refuse("an architecture of .*Qwen9.*; the nearest known architecture is Qwen.*; expected one of", architectures=["Qwen9"])
     refuse("rotary scaling 'spiral' is not valid; expected one of default", rope_parameters={"rope_type": "spiral"})
     refuse(r"quantized by 'hqq'; expected one of fp8, awq, .* float32", quantization_config={"quant_method": "hqq"})
     refuse("dtype is int8; expected one of float32, bfloat16", dtype="int8")
@@ -272,7 +272,7 @@ def test_a_head_of_its_own_beside_a_tied_embedding_is_read_as_transformers_reads
     save_file({**load_file(path), "lm_head.weight": embedding.flip(0).contiguous()}, path, {"format": "pt"})
     if name == "gpt2":
         with pytest.raises(
-            InvalidArgument, match=r"lm_head.weight differs from transformer.wte.weight; this model has"
+            InvalidArgument, match=r"lm_head.weight differs from transformer.wte.weight, but this model has"
         ):
             load_hub_folder(tmp_path)
         return

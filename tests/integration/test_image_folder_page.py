@@ -79,4 +79,4 @@ def test_a_folder_of_pictures_becomes_labels_with_probabilities(
         assert len(found["top"]) == 5
     assert described["classes"] == ["cross", "disc", "ring", "square", "stripe"]
     assert (no_picture.status_code, "picture 0: not readable" in no_picture.text) == (400, True)
-    assert (no_rows.status_code, "takes no rows by column name" in no_rows.text) == (400, True)
+    assert (no_rows.status_code, "does not accept rows by column name" in no_rows.text) == (400, True)

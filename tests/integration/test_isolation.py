@@ -201,7 +201,7 @@ def test_tenants_of_one_daemon_read_neither_each_other_nor_the_daemon() -> None:
         leases = {lease["application"]: lease for lease in client.call("status")["leases"]}
         for name, (pid, _, _) in zip(("first", "second"), places, strict=True):
             report = leases[name]["isolation"][pid]
-            assert report["landlock"].startswith("applied: a domain of its own")
+            assert report["landlock"].startswith("applied: a separate domain")
         for attacker, target in zip(tenants, (places[1], place_in(daemon.process.pid)), strict=True):
             read, _ = attacker.communicate(" ".join(target) + "\n", timeout=60)
             assert json.loads(read) == dict.fromkeys(WAYS, "PermissionError")
@@ -228,8 +228,8 @@ print(json.dumps([first, all(other == first for other in again), status["NoNewPr
     assert first == {
         "mode": "auto",
         "no_new_privileges": "applied",
-        "landlock": f"applied: a domain of its own (ABI {kernel.landlock_abi()})",
-        "core_dumps": "applied: none, and none of device memory for a collector",
+        "landlock": f"applied: a separate domain (ABI {kernel.landlock_abi()})",
+        "core_dumps": "applied: none, and no device memory for a collector of core dumps",
         "hidden": "off",
         "cores": "off",
     }
@@ -255,7 +255,7 @@ print(json.dumps(apply([0], 64)))
     report = json.loads(done.stdout)
     # It is not dumpable since it changed its user, and may not write to /proc/self: said, not hidden.
     assert report.pop("core_dumps") == (
-        "applied: no files; what a collector would get is not limited: Permission denied"
+        "applied: no files; collectors of core dumps are not limited: Permission denied"
     )
     assert [text.partition(":")[0] for text in report.values()] == ["auto", "applied", "applied", "off", "off"]
 
@@ -351,7 +351,7 @@ from rdukit_node.isolation import apply
 
 for _ in range(16):  # the kernel's limit
     kernel.set_no_new_privileges(); kernel.enter_landlock_domain(kernel.landlock_abi())
-assert apply([0], 64)["landlock"] == "unavailable: 16 domains lie within each other already"
+assert apply([0], 64)["landlock"] == "unavailable: 16 Landlock domains are nested already"
 import os
 os.environ["RDUKIT_ISOLATION_MODE"] = "strict"
 try:

@@ -72,7 +72,7 @@ def test_a_part_of_a_node_is_a_path_and_a_node_is_a_name() -> None:
     assert chosen_part("-", "/NODE") == ("-", "/NODE")
     assert chosen_part("blade-7", "/NODE/XRDU_0") == ("blade-7", "/NODE/XRDU_0")
     assert chosen_part("-", "blade-7") == chosen_part("blade-7", "blade-7") == ("blade-7", "/NODE")
-    with pytest.raises(InvalidArgument, match="'blade-7' is a node's name, and --node names 'blade-8'"):
+    with pytest.raises(InvalidArgument, match="'blade-7' is a node's name, but --node names 'blade-8'"):
         chosen_part("blade-8", "blade-7")
 
 

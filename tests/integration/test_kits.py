@@ -90,7 +90,7 @@ def test_extraction_gives_a_line_of_legal_json_for_each_file(box: ProcessBox, tm
     (line,) = run(extraction.main, box, files[0], "--schema", schema).output.splitlines()
     assert json.loads(line)["facts"] in {"a letter", "a bill"}
     (cut,) = run(extraction.main, box, files[0], "--most", 1).output.splitlines()
-    assert "not whole after 1 tokens" in json.loads(cut)["error"]
+    assert "incomplete after 1 tokens" in json.loads(cut)["error"]
 
 
 def test_a_tool_that_the_model_calls_is_run_and_its_result_goes_back(box: ProcessBox, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_adapters_train_as_in_eager_torch_and_the_checkpoint_fits_every_pef(tmp_
     dataset = made.outputs["dataset"]
     full = compiled(tmp_path / "full")
     adapted = compiled(tmp_path / "adapted", lora_rank=RANK, lora_alpha=ALPHA)
-    with pytest.raises(InvalidArgument, match="needs weights: pass the input checkpoint"):
+    with pytest.raises(InvalidArgument, match="needs frozen weights; pass the input checkpoint"):
         run_verb("gpt2", "train", tmp_path / "none", {"pef": adapted, "dataset": dataset}, **RATES)
     base = run_verb("gpt2", "train", tmp_path / "base", {"pef": full, "dataset": dataset}, **RATES).outputs[
         "checkpoint"

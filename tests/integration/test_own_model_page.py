@@ -49,7 +49,7 @@ def test_a_table_becomes_an_endpoint_with_inputs_and_outputs_of_its_own(folder: 
     assert float(str(trained.figures["accuracy"])) > 0.85
     checkpoint = trained.outputs["checkpoint"]
     serve = run_verb(box, "compile", folder / "serve", purpose="serve").outputs["pef"]
-    with pytest.raises(InvalidArgument, match="takes what requests bring and not what the data set has"):
+    with pytest.raises(InvalidArgument, match="serves requests and does not accept the data set"):
         run_verb(box, "infer", folder / "no", {"pef": serve, "dataset": dataset, "checkpoint": checkpoint})
 
     readings = {"celsius": [56.4, 50.1], "bar": [4.8, 2.2], "amperes": [9.1, 5.2], "vibration": [3.3, 1.9]}
@@ -81,5 +81,5 @@ def test_a_served_module_with_other_parameters_is_refused(folder: Path) -> None:
     assert entry.serving is not None
     serve = run_verb(str(folder / "pump"), "compile", folder / "serve", purpose="serve").outputs["pef"]
     wrong = ServedModule(lambda **_: torch.nn.Linear(4, 3), entry.serving.make_inputs, ("chances",))
-    with pytest.raises(InvalidArgument, match="makes weight, bias, which the trained model does not have"):
+    with pytest.raises(InvalidArgument, match="creates weight, bias, which the trained model lacks"):
         ModelProgram(shape_of(read_pef(serve).pef, "pump"), entry=replace(entry, serving=wrong))

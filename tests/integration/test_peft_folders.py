@@ -115,7 +115,7 @@ def test_layers_are_chosen_and_a_box_checkpoint_with_updates_is_merged(folder: P
     with pytest.raises(InvalidArgument, match=r"has no adapter_config\.json; name the folder of its base weights"):
         merge_folder(trained, folder / "other")
     shutil.copytree(folder / "merged", folder / "written")
-    with pytest.raises(InvalidArgument, match=r"was trained beside other weights than .*written: .* differs"):
+    with pytest.raises(InvalidArgument, match=r"was trained with other base weights than .*written: .* differs"):
         merge_folder(trained, folder / "other", folder / "written")
 
 
@@ -130,7 +130,8 @@ def test_layers_are_chosen_and_a_box_checkpoint_with_updates_is_merged(folder: P
         ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa', which changes the base's weights; expected"),
         ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens is .1., which is not supported"),
         ({"lora_alpha": None}, "adapter_config.json is damaged"),
-        ({"base_model_name_or_path": "meta/llama"}, "is 'meta/llama', which is no folder with config.json here; name"),
+        ({"base_model_name_or_path": "meta/llama"}, "is 'meta/llama', which is not a local folder with config.json; "
+                                                    "name"),
     ],
 )
 def test_an_adapter_that_cannot_be_used_is_refused_by_its_option(
@@ -146,7 +147,7 @@ def test_an_adapter_that_cannot_be_used_is_refused_by_its_option(
 @pytest.mark.parametrize(
     ("tensors", "words"),
     [
-        ({"x.lora_A.weight": torch.ones(4, 32)}, "x.lora_A.weight is no tensor for llama; expected"),
+        ({"x.lora_A.weight": torch.ones(4, 32)}, "x.lora_A.weight does not belong to llama; expected"),
         ({f"{LAYERS[0]}.lora_A.weight": torch.ones(4, 32)}, r"q_proj lacks a half; expected"),
         ({f"{LAYERS[0]}.lora_A.weight": torch.ones(4, 31)}, r"has the shape \[4, 31\]; the model has \[4, 32\]"),
         ({f"{LAYERS[0]}.lora_A.weight": torch.ones(4, 32), f"{LAYERS[0]}.lora_B.weight": torch.ones(32, 3)},
@@ -168,7 +169,7 @@ def test_an_adapter_of_one_of_two_equal_tensors_is_refused(folder: Path, part: s
     write_model(folder / "model", "llama-tied")
     adapter = write_adapter(folder / "adapter", folder / "model", modules_to_save=["lm_head"])
     save_file({f"base_model.model.lm_head.{part}": torch.ones(4, 32)}, adapter / "adapter_model.safetensors")
-    with pytest.raises(InvalidArgument, match=r"lm_head.*changes one of two tensors that are the same in the base"):
+    with pytest.raises(InvalidArgument, match=r"lm_head.*changes one of the tensors that the base ties"):
         merge_folder(adapter, folder / "merged")
 
 
@@ -176,11 +177,11 @@ def test_what_an_adapter_fixes_is_not_asked_for_otherwise(folder: Path) -> None:
     write_model(folder / "model", "llama")
     adapter, data = write_adapter(folder / "adapter", folder / "model"), write_data(folder)
     context = RecordingContext(box_for(adapter))
-    with pytest.raises(InvalidArgument, match=r"--lora is 8, and the adapter .* has the rank 4"):
+    with pytest.raises(InvalidArgument, match=r"--lora is 8, but the adapter .* has rank 4"):
         run(adapter, data, folder / "out", FinetuneOptions(lora=8), context)
-    with pytest.raises(InvalidArgument, match="says its layers and its alpha, 6"):
+    with pytest.raises(InvalidArgument, match="sets its own layers and alpha, 6"):
         run(adapter, data, folder / "out", FinetuneOptions(lora_alpha=3.0), context)
-    with pytest.raises(InvalidArgument, match="--base is for an adapter"):
+    with pytest.raises(InvalidArgument, match="--base is only for an adapter"):
         open_model(folder / "model", folder / "model")
 
 

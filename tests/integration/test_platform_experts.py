@@ -59,7 +59,7 @@ def test_a_training_becomes_an_expert_that_says_where_it_is_from(
     assert gateway.ask("GET", "/v1/experts?search=words", token).json()["experts"] == []
     assert gateway.ask("GET", "/v1/experts?box=mlp", token).json()["experts"] == []
     said = gateway.refused("GET", "/v1/experts?box=logrge", token)
-    assert (said[0], "no ModelBox is called 'logrge'" in said[1]) == (404, True), said
+    assert (said[0], "unknown ModelBox 'logrge'" in said[1]) == (404, True), said
     refused = gateway.refused("POST", "/v1/experts", token, json={"job": compiled, "name": "digits"})
     assert (refused[0], "is a compile job; expected a train job that has succeeded" in refused[1]) == (400, True)
     assert gateway.refused("POST", "/v1/experts", token, json={"job": trained, "name": "digits"})[0] == 409
@@ -99,7 +99,7 @@ def test_a_deprecated_version_gives_way_and_is_kept_and_the_audit_log_says_who(
     path = "/v1/experts/digits:2/deprecate"
     assert gateway.ask("POST", path, token, json={"reason": "bad data"}).json() == {"experts": ["digits:2"]}
     assert gateway.refused("POST", path, token, json={"reason": "again"}) == (
-        409, "expert 'digits:2' is deprecated already: bad data",
+        409, "expert 'digits:2' is already deprecated: bad data",
     )  # fmt: skip
     assert gateway.refused("POST", "/v1/experts/digits:1/deprecate", token, json={})[0] == 400
     assert gateway.ask("GET", "/v1/experts/digits", token).json()["expert"] == "digits:1"
@@ -130,11 +130,11 @@ def test_a_name_that_no_expert_or_endpoint_has_is_answered_with_what_there_is(
     def told(path: str) -> str:
         return str(gateway.ask("GET", path, token).json()["error"]["message"])
 
-    assert "no expert is called 'digit'; there are none yet; make one" in told("/v1/experts/digit")
-    assert "no endpoint is called 'red'; there are none yet; make one" in told("/v1/endpoints/red")
+    assert "unknown expert 'digit'; there are none yet; promote" in told("/v1/experts/digit")
+    assert "unknown endpoint 'red'; there are none yet; create one" in told("/v1/endpoints/red")
     promote(gateway, token, example.run_pipeline()[1])
     example.serve("read", "digits:1")
-    assert "no expert is called 'digit'; expected digits; make one" in told("/v1/experts/digit")
+    assert "unknown expert 'digit'; expected digits; promote" in told("/v1/experts/digit")
     assert told("/v1/experts/digit").endswith("--name NAME. Did you mean 'digits'?")
     assert told("/v1/endpoints/red").endswith("rdukit endpoint create. Did you mean 'read'?")
 
@@ -165,4 +165,4 @@ def test_the_commands_promote_find_compare_and_deprecate(
     assert "deprecated" in rdukit(token, "show", "digits:1")
     assert "digits:1" not in rdukit(token, "list")
     assert "digits:1" in rdukit(token, "list", "--deprecated")
-    assert "no expert is called 'letters'" in rdukit(token, "show", "letters", status=3)
+    assert "unknown expert 'letters'" in rdukit(token, "show", "letters", status=3)

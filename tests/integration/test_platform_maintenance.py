@@ -85,7 +85,7 @@ def test_maintenance_is_planned_and_cancelled_and_jobs_that_would_outlast_its_st
     platform: PlatformUnderTest, built: dict[str, str]
 ) -> None:
     said = rdukit(platform, "node", "maintain", "--start", "2099-12-01T06:00", "--reason", "power works")
-    assert "2099-12-01T06:00:00Z until it is ended by command" in said
+    assert "2099-12-01T06:00:00Z until a command ends it" in said
     (window,) = platform.client.get("/v1/nodes")["nodes"][0]["windows"]
     body = {"box": "logreg", "inputs": built, "parameters": {"max_steps": 1}, "tiles": 2}
     endless, limited = platform.submit("train", **body)["id"], platform.submit("train", **body, run_limit_s=600)["id"]

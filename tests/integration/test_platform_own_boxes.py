@@ -150,7 +150,7 @@ def test_another_tenant_gets_no_hint_and_is_told_what_lets_it_install(
         other.submit("/v1/jobs", {"box": "secret:1", "verb": "preprocess"})
     with pytest.raises(NotFound):
         other.delete("/v1/boxes/secret:1")
-    with pytest.raises(PermissionDenied, match=r"'other' may not run boxes of its own.*catalog.install_tenants"):
+    with pytest.raises(PermissionDenied, match=r"'other' may not run its own boxes.*catalog.install_tenants"):
         other.install_box(write(tmp_path / "secret"))
     with tenant(platform, "third") as third:
         assert third.install_box(write(tmp_path / "secret", says="third"))["box"] == "secret:1"
@@ -170,7 +170,7 @@ def test_what_a_running_job_takes_is_not_uninstalled(platform: PlatformUnderTest
     assert platform.client.delete("/v1/boxes/used:2") == {"boxes": ["used:2"]}
     platform.client.post(f"/v1/jobs/{job}/cancel")
     assert platform.client.delete("/v1/boxes/used@1") == {"boxes": ["used:1"]}
-    with pytest.raises(NotFound, match="no ModelBox is called 'used'"):
+    with pytest.raises(NotFound, match="unknown ModelBox 'used'"):
         platform.submit("preprocess", box="used")
     assert platform.client.install_box(folder)["box"] == "used:3"
 
@@ -179,7 +179,7 @@ def test_what_a_running_job_takes_is_not_uninstalled(platform: PlatformUnderTest
     ("files", "words"),
     [
         ({"modelbox.yaml": b"{"}, r"^modelbox.yaml:1:1: "),
-        ({"model.py": b""}, "a folder with a modelbox.yaml, here there is: model.py"),
+        ({"model.py": b""}, "a folder with a modelbox.yaml, but this one has: model.py"),
         ({"modelbox.yaml": b"{}", "../model.py": b""}, "leaves its folder"),
         ({"modelbox.yaml": b"{}", "a": b"", "a/b": b""}, "is a file of the folder"),
         ({"modelbox.yaml": b"{}", "d" * 201: b""}, "has 201 characters; expected paths of up to 200"),
@@ -284,7 +284,7 @@ def test_the_command_line_installs_lists_submits_and_uninstalls(
     told = runner.invoke(box_commands, ["install", str(tmp_path / "gone")])
     assert isinstance(told.exception, NotFound)
     told = runner.invoke(box_commands, ["install", "registry.example/boxes/mine:1"])
-    assert isinstance(told.exception, InvalidArgument) and "boxes of jobs are processes here" in told.exception.message
+    assert isinstance(told.exception, InvalidArgument) and "job boxes are processes here" in told.exception.message
 
 
 @pytest.mark.long

@@ -91,7 +91,7 @@ def test_the_status_of_a_platform_that_is_on_its_way_or_away_is_no_success(home:
         with socket.create_server(("127.0.0.1", 0)) as other:
             asked = run_rdukit(home, "job", "list", RDUKIT_GATEWAY_PORT=str(other.getsockname()[1]))
             other.setblocking(False)
-            assert "is starting; rdukit status tells when it is ready" in asked.stderr
+            assert "is starting; rdukit status shows when it is ready" in asked.stderr
             with pytest.raises(BlockingIOError):  # nobody else gets the token of this home folder
                 other.accept()
         coming.communicate(b"\n")
@@ -118,7 +118,7 @@ def test_another_program_at_the_gateways_port_is_no_platform_that_was_not_starte
         told = run_rdukit(home, "status", RDUKIT_GATEWAY_PORT=str(port))
         other.shutdown(socket.SHUT_RDWR)
         talk.join()
-    assert (told.returncode, f":{port} does not answer like a gateway" in told.stdout) == (7, True), told.stdout
+    assert (told.returncode, f":{port} is not a gateway" in told.stdout) == (7, True), told.stdout
 
 
 def test_a_taken_port_is_named(home: Path) -> None:

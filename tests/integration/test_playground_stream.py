@@ -123,7 +123,7 @@ def test_a_visitor_who_leaves_stops_the_generation(browser: httpx.Client, replic
     [
         ({"prompt": " "}, "Write something first"),
         ({"prompt": "Hi", "history": "[1]"}, "not one of the playground"),
-        ({"prompt": "Hi", "seed": "x"}, "no whole number"),
+        ({"prompt": "Hi", "seed": "x"}, "not a whole number"),
         ({"prompt": "Hi"}, "no such model"),
     ],
 )

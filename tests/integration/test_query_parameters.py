@@ -40,4 +40,4 @@ def test_who_may_not_ask_is_told_that_first(gateway: GatewayUnderTest) -> None:
 def test_what_is_passed_on_to_an_endpoint_is_for_its_box_to_know(gateway: GatewayUnderTest) -> None:
     token = gateway.token("lab", "read", "write")
     status, message = gateway.refused("GET", "/v1/endpoints/digits/v2/models/digits/ready?x=1", token)
-    assert (status, message.partition(";")[0]) == (404, "no endpoint is called 'digits'")
+    assert (status, message.partition(";")[0]) == (404, "unknown endpoint 'digits'")

@@ -43,7 +43,7 @@ def test_a_stopped_recipe_is_gone_on_with_and_ended_steps_are_not_run_again(tmp_
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == Cancelled.exit_status, err
-    assert json.loads(out)["error"]["message"].endswith("the same command goes on from there")
+    assert json.loads(out)["error"]["message"].endswith("the same command continues there")
     assert not (tmp_path / "kept/.lock").exists()
 
     told = run(tmp_path)

@@ -106,7 +106,7 @@ def test_a_failed_compile_leaves_the_other_steps_told_and_the_status_1(tmp_path:
     shown = run("--artifact-root", tmp_path / "root", "--modes", "benchmark", "run", "--", tmp_path / "c.yaml")
     assert shown.exit_code == 1
     assert "Message: the command ended with status 1: out of ideas" in shown.stdout
-    assert "needs what the step 'compile baseline' makes" in shown.stdout
+    assert "needs the result of step 'compile baseline'" in shown.stdout
     (summary,) = (tmp_path / "root").glob("sambatune_gen/*/logs/status_summary.log")
     lines = summary.read_text().splitlines()
     assert lines[0].startswith("SUCCESS : save the configuration")

@@ -178,8 +178,8 @@ def test_what_a_folder_says_of_generating_lies_beside_its_checkpoint(tmp_path: P
         ("t5", {"feed_forward_proj": "selu"}, "activation is 'selu'; expected one of silu"),
         ("bart", {"is_encoder_decoder": False}, "is_encoder_decoder is False"),
         ("bart", {"decoder_start_token_id": 97}, "start is 97; expected a token, 0 <= x < 97"),
-        ("bart", {"architectures": ["BartForQuestionAnswering"]}, "nearest that one has is BartForConditional"),
-        ("t5", {"architectures": ["LongT5ForConditionalGeneration"]}, "nearest that one has is T5ForConditional"),
+        ("bart", {"architectures": ["BartForQuestionAnswering"]}, "nearest known architecture is BartForConditional"),
+        ("t5", {"architectures": ["LongT5ForConditionalGeneration"]}, "nearest known architecture is T5ForConditional"),
         ("t5", {"n_positions": 10**9}, "context_length is 1000000000; expected 1 to 32768"),
         ("t5", {"num_layers": 10**7}, "layers is 10000000; expected 1 to 512"),
         ("bart", {"encoder_attention_heads": 0}, "heads is 0; expected 1 to"),
@@ -204,7 +204,7 @@ def test_what_is_not_computed_is_refused_by_name(
         ({"decoder_start_token_id": WORDS}, f"start is {WORDS}; expected a token"),
         ({"forced_bos_token_id": WORDS}, f"forced_bos_token_id is {WORDS}; expected a token, 0 <= x < {WORDS}"),
         ({"bad_words_ids": [[7]]}, r"bad_words_ids is \[\[7\]\], which is not computed; expected none"),
-        ({"temperature": "hot"}, "an option of sampling that is no number"),
+        ({"temperature": "hot"}, "a sampling option that is not a number"),
     ],
 )
 def test_what_a_folder_says_of_generating_is_obeyed_or_refused(

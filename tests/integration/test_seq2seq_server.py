@@ -78,9 +78,9 @@ def test_a_folder_answers_as_transformers_at_once_and_in_streams(tmp_path: Path)
         torch.testing.assert_close(torch.tensor(vector), states.mean(1)[0], rtol=0, atol=1e-4)
         user = [{"role": "user", "content": "x"}]
         refused: dict[str, tuple[dict[str, Any], str]] = {
-            "/v1/chat/completions": ({"messages": user}, "knows no chats; send the text that it reads as prompt"),
-            "/v1/messages": ({"messages": user, "max_tokens": 5}, "knows no chats"),
-            "/v1/responses": ({"input": "x"}, "knows no chats"),
+            "/v1/chat/completions": ({"messages": user}, "supports no chats; send the text as prompt"),
+            "/v1/messages": ({"messages": user, "max_tokens": 5}, "supports no chats"),
+            "/v1/responses": ({"input": "x"}, "supports no chats"),
             "/v1/completions": ({"prompt": "x" * 33}, "it has 33 tokens; expected 1 to 32"),
         }
         for route, (fields, words) in refused.items():

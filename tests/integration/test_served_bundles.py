@@ -308,5 +308,5 @@ def test_a_router_chooses_an_expert_for_requests_that_name_none(served: Served) 
     assert answered("Write a poem on rain", "expert-1") == "expert-1"
     assert served.client.responses.create(model="router", input="numbers", max_output_tokens=1).model == "expert-4"
     assert served.client.models.list().data[-1].id == "router"
-    with pytest.raises(openai.BadRequestError, match="name one as its model"):
+    with pytest.raises(openai.BadRequestError, match="name an expert as its model"):
         served.client.completions.create(model="router", prompt=[1, 2], max_tokens=1)

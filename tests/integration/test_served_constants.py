@@ -80,7 +80,7 @@ def test_a_served_pef_computes_what_the_module_does(has_checkpoint: bool, tmp_pa
 def test_values_too_large_for_a_pef_are_refused_when_served(tmp_path: Path) -> None:
     model = Tables(length=5)
     save_file({k: v.clone() for k, v in model.state_dict().items()}, tmp_path / "c.safetensors")
-    with pytest.raises(PefMismatch, match="reads large, which no checkpoint holds and which is too large"):
+    with pytest.raises(PefMismatch, match="reads large, which is in no checkpoint and too large"):
         LoadedModel("own", compiled(model, tmp_path), tmp_path / "c.safetensors", {})
 
 
@@ -89,5 +89,5 @@ def test_random_values_that_no_checkpoint_holds_are_refused_by_a_box() -> None:
         return ModelEntry("own", "Own", "regression", "-", "-", {}, lambda: Tables(has_noise), lambda *_: ())
 
     check_repeatable_state(entry(False), {})
-    with pytest.raises(InvalidArgument, match="table is drawn at random and in no checkpoint"):
+    with pytest.raises(InvalidArgument, match="table is random and not in checkpoints"):
         check_repeatable_state(entry(True), {})

@@ -146,7 +146,7 @@ def test_an_allocation_that_slurms_administrator_cancels_is_withdrawn_and_the_jo
     assert wait_running(platform, job_id, 2) != slurm_id
     withdrawn = platform.job(job_id)["attempts"][0]
     assert withdrawn["outcome"] == "withdrawn", withdrawn
-    assert f"Slurm job {slurm_id} was cancelled from outside" in withdrawn["error"]["message"]
+    assert f"Slurm job {slurm_id} was cancelled outside" in withdrawn["error"]["message"]
     platform.client.post(f"/v1/jobs/{job_id}/cancel")
 
 
@@ -221,9 +221,9 @@ def test_what_slurm_has_not_is_told_before_a_job_asks_for_it(
         FindingLevel.GOOD, f"this machine is Slurm's node {NODE}, in rdu, short, other, with rdu_tile:{TILES}"
     )  # fmt: skip
     for setting, value, words in (
-        ("RDUKIT_SLURM_PARTITION", "rdux", "slurm.partition is 'rdux'; Slurm's partitions: rdu, short, other"),
+        ("RDUKIT_SLURM_PARTITION", "rdux", "slurm.partition is 'rdux'; expected one of rdu, short, other"),
         ("RDUKIT_SLURM_GRES", "rdu", f"slurm.gres is 'rdu', and node {NODE} has: rdu_tile:{TILES}"),
-        ("RDUKIT_SLURM_NODE", "n7", f"slurm.node is 'n7'; its nodes: {NODE} (on "),
+        ("RDUKIT_SLURM_NODE", "n7", f"slurm.node is 'n7'; set slurm.node to this machine's node, one of {NODE} (on "),
         ("RDUKIT_SLURM_OPTIONS", "--gres=rdu_tile:1", "slurm.options has --gres, which the platform sets itself"),
     ):
         with monkeypatch.context() as patch:
@@ -232,7 +232,7 @@ def test_what_slurm_has_not_is_told_before_a_job_asks_for_it(
                 find_place(commands)
             assert words in refused.value.message
             assert slurm_finding().level is FindingLevel.BAD
-    with pytest.raises(NoResources, match=r"Slurm took no job for it: .*configuration is not available"):
+    with pytest.raises(NoResources, match=r"Slurm rejected the job: .*configuration is not available"):
         commands.submit(submit_options(BoxSpec("logreg", slurm.folder, tiles=99), SlurmPlace(NODE)), "#!/bin/sh\n")
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(Unavailable, match="sbatch, squeue, scancel, scontrol are not on the PATH; install Slurm's"):

@@ -170,7 +170,7 @@ def test_a_process_attaches_to_the_lease_in_its_environment(
                 assert (held.id, list(held.tiles)) == (lease["id"], lease["tiles"])
                 held.allocate("weights", MIB)
             wait_until(lambda: scheduler.status()["leases"][0]["memory_allocated"] == 0)
-        with pytest.raises(NoResources, match=r"needs 3 tiles but lease .* has 2"):
+        with pytest.raises(NoResources, match=r"needs 3 tiles, but lease .* has 2"):
             open_lease("box", arch="sn10", tiles=3, memory_bytes=0)
         with pytest.raises(OutOfDeviceMemory, match="larger lease"):
             open_lease("box", arch="sn10", tiles=2, memory_bytes=MIB + 1)

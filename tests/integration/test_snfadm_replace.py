@@ -33,7 +33,7 @@ def test_a_part_that_was_replaced_has_its_serial_number_from_then_on() -> None:
         said = snfadm(daemon.home, "--replace", RDU)
         after = serial_of(daemon.home)
         assert after != before and f"{RDU} has a new part: {after}" in said and "cleared" in said
-        assert "counted anew" in snfadm(daemon.home, "--reset-counts", "/NODE")
+        assert "whose counts were reset" in snfadm(daemon.home, "--reset-counts", "/NODE")
         daemon.end(is_orderly=False)
         assert serial_of(daemon.home) == after, "the tool reads the database"
         again = start_daemon(daemon.home)

@@ -244,7 +244,7 @@ def test_a_watcher_that_knows_events_of_an_earlier_run_begins_anew(client: SnmlC
     with daemon.connect() as application:
         application.acquire("seen", 1, 0)
         first, second, *_ = client.ask("WatchEvents", since=10**9)
-    assert list(first.error_details) == ["the node has started again: its events count from 1"]
+    assert list(first.error_details) == ["the node has restarted, so its events count from 1 again"]
     assert second.sequence >= 1
 
 

@@ -217,7 +217,7 @@ def test_a_draft_that_does_not_suit_is_refused_with_its_place_in_the_bundle(boxe
     assert described["host_bytes"] == (1 << 30) - small["weights_bytes"]
     try:
         (folder / "small" / "checkpoint" / "tokenizer.json").write_text(tokens.replace('"a"', '"zz"'))
-        with pytest.raises(InvalidArgument, match=r"experts.0.checkpoint: the draft's tokenizer.json has other tokens"):
+        with pytest.raises(InvalidArgument, match=r"experts.0.checkpoint: the draft's tokenizer.json differs"):
             find_bundle(load_bundle(file))
     finally:
         (folder / "small" / "checkpoint" / "tokenizer.json").write_text(tokens)

@@ -136,8 +136,8 @@ def test_errors_are_in_the_labels_unit_next_to_simple_models(model: Trained) -> 
 
 def test_an_id_and_the_label_in_another_unit_are_reported_and_a_number_is_no_leak(model: Trained) -> None:
     assert len(model.findings) == 2
-    assert any("'flat' is different in each" in line for line in model.findings)
-    assert any("'price_in_cents' says the label: a line through both" in line for line in model.findings)
+    assert any("'flat' differs in each" in line for line in model.findings)
+    assert any("'price_in_cents' reveals the label: a linear fit" in line for line in model.findings)
 
 
 def test_infer_writes_residuals_in_the_labels_unit(model: Trained) -> None:
@@ -192,7 +192,7 @@ def test_a_file_requests_and_plain_torch_give_the_same_numbers(model: Trained) -
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"price": "dear"}, "'dear' is not a number; expected .*, as the label is a number"),
+        ({"price": "dear"}, "'dear' is not a number; expected .*, because the label is a number"),
         ({"price": ""}, "no label; expected a number"),
         ({"price": "1e999"}, "'1e999' is not finite; expected a finite number"),
     ],
@@ -208,7 +208,7 @@ def test_a_constant_label_and_limits_are_refused(tmp_path: Path) -> None:
     table = write(tmp_path / "flats.csv", [{**row, "price": 3} for row in flats(10)])
     with pytest.raises(InvalidArgument, match="the label 'price' is 3 in all training rows; expected numbers"):
         run_verb("mlp", "preprocess", tmp_path / "data", {"data": table}, **ASKED)
-    with pytest.raises(IllegalValue, match="limit is for labels that are classes"):
+    with pytest.raises(IllegalValue, match="limit applies only to classes"):
         run_verb("mlp", "preprocess", tmp_path / "data", {"data": table}, **ASKED, limit=5)
 
 
@@ -216,7 +216,7 @@ def test_a_pef_of_classes_and_a_label_that_is_a_number_do_not_go_together(model:
     features = load_dataset(model.dataset).features
     pef = run_verb("mlp", "compile", tmp_path, num_features=features, num_classes=2, hidden_size=32).outputs["pef"]
     with pytest.raises(
-        InvalidArgument, match="label is a number, the PEF predicts classes; compile with num_classes=1"
+        InvalidArgument, match="label is a number, but the PEF predicts classes; compile with num_classes=1"
     ):
         run_verb("mlp", "train", tmp_path / "run", {"pef": Path(pef), "dataset": model.dataset})
     classes = write(tmp_path / "flats.csv", model.rows[:60])

@@ -103,7 +103,7 @@ def http(box: RunningBox) -> Iterator[httpx.Client]:
 
 def test_the_id_is_reported_before_the_training_and_left_out_afterwards(journey: Journey) -> None:
     (told,) = journey.first.figures["findings"]  # type: ignore[misc]
-    assert told.startswith("column 'customer' is different in each of the 2000 rows")
+    assert told.startswith("column 'customer' differs in each of the 2000 rows")
     assert told in PAGE.read_text()
     assert journey.data.figures["compile_parameters"] == {"num_features": 13, "num_classes": 2}
     assert "findings" not in journey.data.figures
@@ -172,8 +172,8 @@ def test_the_pages_request_has_the_pages_labels_and_wrong_ones_are_refused(http:
     for body, words in (
         ({"rows": [{**row, "city": "Bern"}]}, "row 0, column 'city': 'Bern' is a category that no training row had"),
         ({"rows": [{k: v for k, v in row.items() if k != "fee"}]}, "row 0: column 'fee' is missing"),
-        ({"rows": [[1, 2]]}, "row 0 is no object"),
-        ({"rows": []}, "there is no row"),
+        ({"rows": [[1, 2]]}, "row 0 is not an object"),
+        ({"rows": []}, "there are no rows"),
         ({"rows": [row], "more": 1}, "without other fields"),
         ([], "the request must be"),
     ):
@@ -205,6 +205,6 @@ def test_a_preprocessing_of_another_model_is_refused_before_the_first_row(journe
     (tmp_path / "model.safetensors").write_bytes(next(journey.checkpoint.glob("step-*.safetensors")).read_bytes())
     (tmp_path / "preprocessing.json").write_bytes(other.read_bytes())
     given = {"pef": journey.pefs["serve"], "checkpoint": tmp_path / "model.safetensors"}
-    with pytest.raises(PefMismatch, match=r"preprocessing\.json is of another model: features 2013 in it, 13 in"):
+    with pytest.raises(PefMismatch, match=r"preprocessing\.json belongs to another model: features is 2013, but 13 in"):
         run_verb("mlp", "infer", tmp_path / "no", {**given, "table": journey.folder / "customers.csv"})
     assert np.isfinite(load_parameters(tmp_path / "model.safetensors")[0])

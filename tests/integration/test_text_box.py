@@ -144,7 +144,7 @@ def test_a_safetensors_file_with_a_tokenizer_beside_it_is_a_checkpoint(
     with httpx.Client(trust_env=False, timeout=60) as http:
         refused = http.post(load, json={"parameters": asked})
         assert refused.status_code == 404
-        assert f"{plain / 'tokenizer.json'} is not there" in refused.json()["error"]
+        assert f"{plain / 'tokenizer.json'} is missing" in refused.json()["error"]
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(folder / "tokenizer" / name, plain)
         loaded = http.post(load, json={"parameters": asked})

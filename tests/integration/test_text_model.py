@@ -184,7 +184,7 @@ def test_what_a_text_program_cannot_do_is_refused_with_what_is_legal(
                 program.start(prompt)
         with pytest.raises(InvalidArgument, match="position 24 is not valid; expected 0 to 23"):
             program.step(1, 24)
-    with pytest.raises(PefMismatch, match="compile a model of texts with purpose=serve"):
+    with pytest.raises(PefMismatch, match="compile a text model with purpose=serve"):
         TextProgram(made["train"], made["checkpoint"])
     with pytest.raises(NotFound, match=r"no latest.json"):
         TextProgram(made["serve"], made["folder"])

@@ -274,10 +274,10 @@ def test_an_error_has_the_form_of_the_api_that_was_called(
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "image is not served"),
         ({"messages": [{"role": "assistant", "content": [{"type": "tool_result", "tool_use_id": "1"}]},
                        {"role": "user", "content": "x"}]}, "not valid with the role assistant"),
-        ({"messages": [{"role": "assistant", "content": "x"}]}, "put a message of the user before it"),
-        ({"tool_choice": {"type": "tool", "name": "f"}}, "expected none, as there are no tools"),
+        ({"messages": [{"role": "assistant", "content": "x"}]}, "put a user message before it"),
+        ({"tool_choice": {"type": "tool", "name": "f"}}, "expected none, because there are no tools"),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
-        ({"extra_body": {"nonsense": 1}}, "nonsense: it is no field"),
+        ({"extra_body": {"nonsense": 1}}, "nonsense: it is not a field"),
     ):  # fmt: skip
         with pytest.raises(anthropic.BadRequestError, match=words) as caught:
             ask(**fields)
@@ -338,7 +338,7 @@ def test_the_first_version_has_instances_and_parameters_with_types(http: httpx.C
     assert "".join(line["stream_token"] for line in lines) == plain
     for wrong, words in (
         ({"items": [{"id": "a#b", "value": "x"}]}, "items.0.id"),
-        ({"items": [{"id": "a", "value": "x"}] * 2}, "an id of its own"),
+        ({"items": [{"id": "a", "value": "x"}] * 2}, "a unique id"),
         ({"items": [{"value": '{"messages": []}'}], "params": {"process_prompt": True}}, "no chat"),
         ({"items": [{"value": "x"}], "params": {"nonsense": 1}}, "params.nonsense"),
         ({"items": [{"value": "x"}], "params": {"select_expert": "other"}}, "other"),

@@ -160,10 +160,10 @@ def test_a_training_is_watched_on_other_samples_than_it_reports(tmp_path: Path, 
     assert done.figures["validation_loss"] == held[-2]["loss"] != held[-1]["loss"]
     assert done.figures["best_loss"] == min(line["loss"] for line in held[:3])
     assert done.figures["epochs"] == round(6 / ((SAMPLES - 44) // 16), 4), "44 samples are not trained on"
-    with pytest.raises(Conflict, match=r"pass validation_share=0\.25 to go on as it began, or use another"):
+    with pytest.raises(Conflict, match=r"pass validation_share=0\.25 to continue as it began, or use another"):
         trained(tmp_path / "run", pef, dataset, evaluate_every=2, max_steps=8, validation_share=0.1)
     large = compiled(tmp_path / "large", batch_size=128)
-    with pytest.raises(InvalidArgument, match="88 are left to train on, and a step takes 128"):
+    with pytest.raises(InvalidArgument, match="only 88 are left to train on, fewer than the 128 of a step"):
         trained(tmp_path / "none", large, dataset, evaluate_every=2, validation_share=0.5)
 
 

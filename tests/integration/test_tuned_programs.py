@@ -119,7 +119,7 @@ def test_a_point_that_is_projected_to_be_as_fast_as_now_is_not_written(program: 
         program, "--try", "optim-level=o0,o7", "--objective", "projected", "-o", tmp_path / "best.yaml",
         "--", "--optim-level", "o1",
     )  # fmt: skip
-    assert "the program stays as it is" in shown.stdout
+    assert "keep the present options" in shown.stdout
     assert not (tmp_path / "best.yaml").exists()
 
 
@@ -152,7 +152,7 @@ def test_a_configuration_of_sambatune_is_the_space_and_a_best_that_is_now_writes
     config = tmp_path / "app.yaml"
     config.write_text("app: app.py\nmodel-args: -b 8 --num-tiles 4\nsamba-sweep-parameters: {--num-tiles: [1, 2]}\n")
     shown = run(config, "--objective", "projected", "-o", tmp_path / "best.yaml")
-    assert "the program stays as it is" in shown.stdout
+    assert "keep the present options" in shown.stdout
     assert not (tmp_path / "best.yaml").exists()
 
 

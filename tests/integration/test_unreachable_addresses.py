@@ -81,7 +81,7 @@ def test_a_database_that_does_not_answer_is_unavailable_in_one_line_and_warned_o
     with pytest.raises(Unavailable, match="does not answer") as raised:
         open_platform(home, FakeClock())
     assert "\n" not in raised.value.message and "secret" not in raised.value.message
-    assert sum("database not there yet" in text for text in caplog.messages) == 1
+    assert sum("database not yet reachable" in text for text in caplog.messages) == 1
 
 
 def test_the_broker_must_answer(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

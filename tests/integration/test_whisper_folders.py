@@ -120,7 +120,8 @@ def test_a_model_of_one_language_has_no_tokens_of_languages_and_tasks(tmp_path: 
     ("file", "changed", "words"),
     [
         ("config.json", {"activation_function": "relu"}, "activation_function is 'relu'"),
-        ("config.json", {"architectures": ["WhisperForAudioClassification"]}, "nearest that one has is WhisperForCond"),
+        ("config.json", {"architectures": ["WhisperForAudioClassification"]}, "nearest known architecture is "
+                                                                              "WhisperForCond"),
         ("config.json", {"decoder_start_token_id": 999}, "start is 999; expected a token"),
         ("preprocessor_config.json", {"chunk_length": 2}, "feature_size is 20 and chunk_length 2 s; expected 20, and"),
         ("preprocessor_config.json", {"dither": 0.1}, "dither is 0.1; expected 0.0"),
@@ -153,7 +154,7 @@ def test_a_folder_without_its_tokenizer_is_refused_and_no_box_trains_it(tmp_path
 def test_a_description_is_read_as_it_was_written_or_refused(tmp_path: Path) -> None:
     write_speech_folder(tmp_path)
     found = describe_speech(open_hub_folder(tmp_path))
-    with pytest.raises(InvalidArgument, match="a speech model needs it beside its parameters"):
+    with pytest.raises(InvalidArgument, match="a speech model needs it next to its parameters"):
         read_description(tmp_path)
     (tmp_path / "speech.json").write_text(json.dumps(found.to_json()))
     assert read_description(tmp_path) == found

@@ -93,4 +93,4 @@ def test_a_tool_finds_the_state_of_a_node_whose_socket_is_elsewhere(tmp_path: Pa
     found = CliRunner().invoke(snfadm, command)
     assert [row["lease"] for row in json.loads(found.stdout)["applications"]] == ["l3", "l1"]
     refused = CliRunner().invoke(snfadm, ["-l", "inventory", "--job", "slurm-1"])
-    assert isinstance(refused.exception, InvalidArgument) and "--job belongs to" in refused.exception.message
+    assert isinstance(refused.exception, InvalidArgument) and "--job is only for" in refused.exception.message

@@ -254,7 +254,7 @@ FOLDERS: Final[list[tuple[str, Callable[[Path], object], str]]] = [
     ("a damaged config.json", write("config.json", "{"), r"config\.json is damaged"),
     ("a config.json that is a list", write("config.json", "[]"), r"config\.json is damaged"),
     ("code of its own", change_config(auto_map={"AutoModel": "x.Y"}), r"config\.json has auto_map"),
-    ("an unknown architecture", change_config(architectures=["SpeechModel"]), r"config\.json: no model of the zoo"),
+    ("an unknown architecture", change_config(architectures=["SpeechModel"]), r"config\.json: no zoo model"),
     ("weights of another quantization", change_config(quantization_config={"quant_method": "bitsandbytes"}),
      r"config\.json: .*'bitsandbytes'"),
     ("a width that the heads do not divide", change_config(hidden_size=33), r"33"),

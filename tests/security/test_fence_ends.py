@@ -35,7 +35,7 @@ def test_what_its_folder_lacks_is_said_with_the_part(run: Run) -> None:
 def test_the_whole_root_folder_is_given_to_nobody(run: Run) -> None:
     for more in ({"hidden": ["/"]}, {"more": ["/"]}):
         fenced = run("print(json.dumps('ran'))", **more)
-        assert fenced.status == NOT_FENCED and "the whole root folder" in fenced.text
+        assert fenced.status == NOT_FENCED and "the root folder itself" in fenced.text
 
 
 @pytest.mark.parametrize("whose", ["launcher", "first", "parent"])

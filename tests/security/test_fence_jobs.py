@@ -92,7 +92,7 @@ def _read(pid: int, name: str) -> bytes:
 def test_a_second_tenant_is_refused_where_boxes_are_not_fenced() -> None:
     with short_folder() as home, platform_under_test(home, BOX, {"RDUKIT_WORKER_FENCE": "off"}) as platform:
         assert platform.wait_end(platform.submit("preprocess")["id"])["state"] == "succeeded"
-        with pytest.raises(NotFenced, match=r"one tenant only.*worker\.fence is off"):
+        with pytest.raises(NotFenced, match=r"only one tenant.*worker\.fence is off"):
             platform.client.post("/v1/tenants", {"name": "second"})
         with sqlite3.connect(home / "db.sqlite") as database:
             # As an administrator of the database can, or one who switched the fence off afterwards.

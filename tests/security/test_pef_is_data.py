@@ -168,7 +168,7 @@ def test_a_kernel_that_makes_another_shape_than_its_symbol_is_refused_when_it_ru
     kernels = {digest: build_portable(graph) for digest, graph in loaded.kernels.items()}
     program = LoadedProgram(loaded.pef, kernels, memoryview(bytearray(1 << 16)))
     program.write("x", torch.ones(4, 3))
-    with pytest.raises(PefCorrupt, match=r"makes 'y' of shape \[1, 2\], its kernel gives \[4, 2\]"):
+    with pytest.raises(PefCorrupt, match=r"declares 'y' with shape \[1, 2\], but its kernel returns \[4, 2\]"):
         program.run(loaded.pef.graphs["main"], (0,), {"lr": 0.1})
 
 

@@ -94,8 +94,8 @@ def new_model(name: str, title: str | None, family: str, as_json: bool) -> None:
     tree = Path(__file__).resolve().parents[2]
     if not (tree / "scripts" / "zoo_model.py").exists():
         raise InvalidArgument(
-            "the zoo's models are written in a checkout of rdukit, and this rdukit is installed. "
-            f"For a model of your own: rdukit box new {name} --module"
+            "zoo models are written in a checkout of rdukit, but this rdukit is installed. For your own model: rdukit "
+            f"box new {name} --module"
         )
     written = write_new_model(tree, name, title or name.replace("_", " ").capitalize(), family)
     if as_json:

@@ -203,7 +203,7 @@ class PlainVitSizes:
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and a GELU network, each after a norm and added to what came in."""
+    """Self-attention and a GELU network, each after a norm, with a residual connection."""
 
     def __init__(self, sizes: PlainVitSizes) -> None:
         super().__init__()

@@ -105,7 +105,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class AudioSizes:
-    """Names of the sizes of what an encoder hears: bands of a spectrogram, and states, each of two frames."""
+    """Names of the sizes of an audio encoder's input: bands of a spectrogram, and states of two frames each."""
 
     mels: str
     states: str

@@ -1,1 +1,2 @@
-"""Comparisons with what people use today: one module a question, each run in its own process. See ``model.py``."""
+"""Comparisons with PyTorch and other common tools: one module per question, each run in its own process. See
+``model.py``."""

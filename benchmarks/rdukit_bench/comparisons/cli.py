@@ -1,4 +1,4 @@
-"""``rdukit bench``: how this machine compares with what people use today."""
+"""``rdukit bench``: compare this machine with PyTorch and other common tools."""
 
 import json
 import tempfile
@@ -42,7 +42,7 @@ def bench(
     names: tuple[str, ...], as_list: bool, as_machine: bool, as_json: bool, rounds: int, quick: bool, threads: int,
     only: str | None, folder: Path | None,
 ) -> None:  # fmt: skip
-    """Compare this machine's speed and memory with what people use today.
+    """Compare this machine's speed and memory with those of PyTorch and other common tools.
 
     Each comparison runs in a process of its own, ours and the peers in turn; only the ratios mean anything. Without
     names all comparisons run. Ctrl-C prints what is done.

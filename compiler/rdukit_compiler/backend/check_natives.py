@@ -28,7 +28,7 @@ from rdukit_compiler.settings import KERNEL_CHECK
 JUDGE: Final = "rdukit_runtime.check"
 
 #: Prefix of the reason of a unit that is refused because it shares a native kernel with a failing one.
-_SHARED: Final = "it shares a kernel with a section that runs portably: "
+_SHARED: Final = "a section with the same kernel runs portably: "
 
 #: Called with each unit's digest and its verdict.
 OnJudged = Callable[[str, KernelVerdict], None]
@@ -39,7 +39,9 @@ def checker_version() -> str:
     """Digest the sources of the check: verdicts of other versions do not count."""
     found = find_spec(JUDGE)
     if found is None or not found.submodule_search_locations:
-        raise CompileError(f"native kernels are checked by {JUDGE}, which is not installed; RDUKIT_KERNEL_CHECK=off")
+        raise CompileError(
+            f"{JUDGE} checks native kernels, but it is not installed; install it, or set RDUKIT_KERNEL_CHECK=off"
+        )
     sources = [p for folder in found.submodule_search_locations for p in sorted(Path(folder).glob("*.py"))]
     return sha256_of(b"".join(path.read_bytes() for path in sources))[:12]
 

@@ -1,7 +1,7 @@
 """Replaces operators that inductor computes wrongly by others that it computes correctly.
 
 Each form repeats the steps of torch's own CPU kernel, so that results agree to the last bit, at infinity, at NaN and in
-the sign of zero. A form that returns ``NotImplemented`` leaves the operator as it is.
+the sign of zero. A form that returns ``NotImplemented`` leaves the operator unchanged.
 """
 
 from collections.abc import Callable, Mapping, Sequence

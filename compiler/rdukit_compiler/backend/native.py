@@ -172,7 +172,9 @@ def _build_missing(
     if cache.refusal is not None:
         left = [digest for digest in missing if digest not in libraries]
         for number, digest in enumerate(left):
-            on_built(digest, f"{cache.refusal}; so do {len(left) - 1} other kernels" if number == 0 else None)
+            on_built(
+                digest, f"{cache.refusal}; {len(left) - 1} other kernels also run portably" if number == 0 else None
+            )
 
 
 def _build_in(

@@ -79,7 +79,7 @@ def _check(folder: Path, request: Mapping[str, Any], answers: TextIO) -> None:
 
 
 def _warm_up() -> None:
-    """Import and set up what the first kernel needs, before the kernels are known: every fork inherits it."""
+    """Prepare imports and settings for the first kernel before kernels are known; every fork inherits them."""
     try:
         write_section(common_kernel(), Routes())
     except Exception as cause:  # noqa: BLE001 - the first kernel will fail likewise, and be reported

@@ -129,6 +129,6 @@ def parse_routes(text: str) -> Routes:
         dtype, _, way = part.strip().partition("=")
         if way not in legal.get(dtype, ()):
             ways = " or ".join(f"{d}={w}" for d, words in legal.items() for w in words)
-            raise InvalidArgument(f"route {part.strip()!r} does not exist; expected {ways}, joined by commas")
+            raise InvalidArgument(f"unknown route {part.strip()!r}; expected some of {ways}, separated by commas")
         chosen[dtype] = way
     return Routes(**chosen)

@@ -152,8 +152,8 @@ def _run_backward(
     """Return a gradient for each argument, or the reason for its absence, which is an error only in training."""
     if not context.materialize_grads and len(carried) > 1:
         return [None] * arguments, (
-            f"custom autograd function {function.__name__!r} asks which gradients arrive "
-            "(ctx.set_materialize_grads(False)); a static graph cannot say so: take the default"
+            f"custom autograd function {function.__name__!r} depends on which gradients arrive "
+            f"(ctx.set_materialize_grads(False)), which a static graph does not know; leave out the call"
         )
     arrived = dict(zip(carried, incoming, strict=True))
     given = [

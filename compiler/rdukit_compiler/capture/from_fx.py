@@ -105,9 +105,7 @@ class _Converter:
         for value in self._inputs:
             if value.dtype not in ITEM_BYTES:
                 legal = ", ".join(ITEM_BYTES)
-                raise UnsupportedOperator(
-                    f"the {value.kind} {value.name!r} has dtype {value.dtype}; the RDU takes {legal}"
-                )
+                raise UnsupportedOperator(f"the {value.kind} {value.name!r} has dtype {value.dtype}; expected {legal}")
         outputs: tuple[str, ...] = ()
         placeholders = iter(self._inputs)
         for node in recorded.nodes:
@@ -167,9 +165,9 @@ class _Converter:
             return
         if (source := self._aliases.find_same(node)) is None:
             raise UnsupportedOperator(
-                "forward uses a tensor that none of its operators made: one that was made from a parameter outside of "
-                "the trace (compute it in forward), or one that autograd keeps for a gradient that forward asks for, "
-                "as of batch norm and dropout (write that gradient out, or leave them out of what is differentiated)"
+                "forward uses a tensor that none of its operators computed. Either it was computed from a parameter "
+                "outside the trace: compute it in forward. Or autograd keeps it for a gradient that forward requests, "
+                "as of batch norm and dropout: write out that gradient, or differentiate without them"
             )
         if node.meta.get(FOLLOWED_META):
             self._aliases.identify(node, source)
@@ -204,8 +202,8 @@ class _Converter:
             raise UnsupportedOperator(f"in module {module_of(node)!r}: {REFUSED[op]}")
         if "out" in node.kwargs:
             raise UnsupportedOperator(
-                f"in module {module_of(node)!r}: {parse_operator(op).word} has out=, which the RDU "
-                "does not support; use what the operator returns"
+                f"in module {module_of(node)!r}: {parse_operator(op).word} has out=, which the RDU does not support; "
+                f"use the operator's result"
             )
         if op == _BROADCAST:
             return  # its results are converted separately: see ``_broadcast``
@@ -245,8 +243,8 @@ class _Converter:
             return
         if returns_nothing(node):
             raise UnsupportedOperator(
-                f"in module {module_of(node)!r}: operator {op!r} returns nothing, so that no graph can hold it; leave "
-                "it out of forward, or let it return what it makes"
+                f"in module {module_of(node)!r}: operator {op!r} returns nothing, so no graph can hold it; leave it "
+                f"out of forward, or let it return its result"
             )
         if op in _KEEP_STATISTICS:
             args = self._without_statistics(node, args)
@@ -346,14 +344,14 @@ class _Converter:
         if hooked is not None or (owner.kind is ValueKind.PARAMETER and not what.endswith(": embedding_renorm_")):
             raise UnsupportedOperator(
                 f"{what} overwrites {hooked or owner.name!r}; parameters cannot be overwritten in forward: use "
-                "the operator without the underscore, or assign the new value before session.run; what forward keeps "
-                "from run to run, such as a moving average of weights, belongs into a buffer (register_buffer)"
+                "the operator without the underscore, or assign the new value before session.run. State that forward "
+                "keeps from run to run, such as a moving average of weights, belongs in a buffer (register_buffer)"
             )
         if owner.kind is not ValueKind.INPUT:
             return
         if owner.requires_grad and not self._is_untracked:
             raise UnsupportedOperator(
-                f"{what} overwrites input {owner.name!r}, which requires a gradient; torch refuses that too: use the "
+                f"{what} overwrites input {owner.name!r}, which requires a gradient; torch refuses this, too: use the "
                 "operator without the underscore"
             )
         logger.warning(
@@ -480,7 +478,7 @@ class _Converter:
         Each output starts backward with a gradient of its own.
         """
         if not isinstance(item, fx.Node):
-            raise UnsupportedOperator(f"forward returns {item!r}; it may return tensors, and tuples or lists of them")
+            raise UnsupportedOperator(f"forward returns {item!r}; expected tensors, or tuples or lists of them")
         name = self._aliases.name(item)
         is_own = self._graph.values[name].kind is ValueKind.OPERATOR and name not in earlier
         return name if is_own else self._graph.copy(name)
@@ -495,5 +493,5 @@ class _Converter:
 def _functional(op: str, what: str) -> str:
     """Return the functional operator that computes the result of the in-place operator ``op``."""
     if (found := find_functional(op)) is None:
-        raise UnsupportedOperator(f"{what} overwrites its input and has no form that does not")
+        raise UnsupportedOperator(f"{what} overwrites its input, and no variant of it returns a new tensor")
     return found

@@ -113,8 +113,8 @@ class UnknownFunction:
 
     def _refuse(self, name: str) -> NoReturn:
         raise UnsupportedOperator(
-            f"forward looks at grad_fn.{name}: autograd's own graph is not made while a model is traced; compare "
-            "grad_fn with None, ask requires_grad or is_leaf, or hook the tensor itself (register_hook)"
+            f"forward reads grad_fn.{name}, but autograd builds no graph during a trace; compare grad_fn with None, "
+            f"read requires_grad or is_leaf, or hook the tensor itself (register_hook)"
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -179,7 +179,7 @@ def set_requires_grad(tracker: Any, flow: GradientFlow, tensor: Any, value: bool
         if is_parameter and value:
             name = getattr(tensor, "sn_name", "")
             raise UnsupportedOperator(
-                f"forward lets parameter {name!r} require a gradient, which was frozen when the model was traced; call "
+                f"forward unfreezes parameter {name!r}, which was frozen when the model was traced; call "
                 "requires_grad_(True) before compile and trace"
             )
         return False
@@ -207,8 +207,8 @@ def check_frozen(stand_ins: Mapping[str, torch.Tensor]) -> None:
         frozen = entry.proxy.node.meta.get(_FROZEN_META) if entry is not None else None
         if frozen is not None and any(_FROZEN_META not in user.meta for user in frozen[0].proxy.node.users):
             raise TraceError(
-                f"forward freezes parameter {path!r} after it has used it, and leaves it so: its next call would have "
-                "other gradients; call requires_grad_(True) before forward ends, or freeze it before it is used"
+                f"forward freezes parameter {path!r} after its use and leaves it frozen, so the next call would have "
+                f"other gradients; call requires_grad_(True) before forward ends, or freeze it before it is used"
             )
 
 

@@ -33,8 +33,8 @@ class RecordedHook:
         """
         if get_proxy_mode() is not None:
             raise UnsupportedOperator(
-                f"forward registers {self._name} and removes it again: a static graph keeps it; register it only "
-                "where it shall act"
+                f"forward registers {self._name} and removes it again, but a static graph would keep it; register it "
+                f"only where it must act"
             )
 
 
@@ -60,7 +60,7 @@ def hook_tensor(tensor: torch.Tensor, hook: Callable[[Any], Any]) -> RecordedHoo
     if former.users:
         reader = next(iter(former.users)).name
         raise UnsupportedOperator(
-            f"{name} is registered on a tensor that {reader!r} has read already; register it before the tensor is used"
+            f"{name} is registered on a tensor that {reader!r} has already read; register it before the tensor is used"
         )
     # Hooks of one tensor are called in the order in which they were registered: one function calls them all.
     unhooked, hooks = former.meta.get(_HOOKS_META, (entry, ()))
@@ -145,8 +145,8 @@ class _Unknown:
 
     def __init__(self, hook: str, module: str) -> None:
         self._text = (
-            f"full backward hook {hook!r} of {module} looks at grad_output, which is known at another point of the "
-            "backward; use grad_input, or a full backward pre-hook, which gets grad_output"
+            f"full backward hook {hook!r} of {module} reads grad_output, which is known at another point of the "
+            f"backward; use grad_input, or a full backward pre-hook, which gets grad_output"
         )
 
     def _refuse(self, *_: Any) -> Any:

@@ -62,7 +62,7 @@ class GraphWriter:
         """Add the recorded call of ``node``; returns the names of its values.
 
         Raises:
-            UnsupportedOperator: a result is no dense tensor of a dtype that the device has.
+            UnsupportedOperator: a result is not a dense tensor of a dtype that the device has.
         """
         op_type = parse_operator(op).word
         module = str(node.meta.get(MODULE_META, ""))
@@ -158,17 +158,17 @@ def _find_refusal(result: Any, op_type: str) -> str | None:
     if result is None:
         return (
             f"one of the results of {op_type} is None, which a graph cannot hold: give its layer a weight and a bias, "
-            "or write it in simpler operators"
+            f"or use simpler operators"
         )
     if not isinstance(result, torch.Tensor):
-        return f"{op_type} gives a Python value that depends on data; control flow and shapes cannot depend on data"
+        return f"{op_type} returns a Python value that depends on data; control flow and shapes cannot depend on data"
     if result.layout is not torch.strided:
         return (
-            f"{op_type} makes a tensor of layout {result.layout}; the RDU has dense tensors only: use a dense tensor "
-            "with a mask"
+            f"{op_type} returns a tensor of layout {result.layout}, but the RDU has only dense tensors; use a dense "
+            f"tensor with a mask"
         )
     if (dtype := dtype_name(result.dtype)) not in ITEM_BYTES:
-        return f"{op_type} makes a tensor of dtype {dtype}; the RDU takes {', '.join(ITEM_BYTES)}"
+        return f"{op_type} returns a tensor of dtype {dtype}; the RDU takes {', '.join(ITEM_BYTES)}"
     return None
 
 

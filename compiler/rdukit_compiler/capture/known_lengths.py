@@ -205,6 +205,7 @@ def with_known_lengths(
     lengths = [find(args[2]), find(args[3])]
     if any(each is None for each in lengths):
         raise UnsupportedOperator(
-            "ctc_loss has lengths that depend on data; pass numbers, in lists or in tensors that forward makes of them"
+            "ctc_loss has lengths that depend on data; pass constant numbers, in lists or in tensors that forward "
+            "creates"
         )
     return aten.ctc_loss.IntList, (*args[:2], *(numbers_in(each) for each in lengths if each is not None), *args[4:])

@@ -143,8 +143,8 @@ class Aliases:
         for other in self._names:
             if other not in fresh and memory_of(other) in places:
                 self._stale[other] = (
-                    f"{what} overwrites memory that {other.name!r} also shows, and that is read afterwards; use the "
-                    "operator without the underscore, or read through the tensor that was overwritten"
+                    f"{what} overwrites memory shared with {other.name!r}, which is read afterwards; use the operator "
+                    f"without the underscore, or read the overwritten tensor"
                 )
         return Overwritten(current, value)
 
@@ -177,8 +177,7 @@ def overwritten_argument(node: fx.Node) -> fx.Node | None:
     namespace, _, name = schema.name.partition("::")
     if namespace == "aten":
         raise UnsupportedOperator(
-            f"{name} overwrites its arguments {', '.join(written)}; use a function of torch.nn.functional, which "
-            "compiles"
+            f"{name} overwrites its arguments {', '.join(written)}; use the function of torch.nn.functional instead"
         )
     raise UnsupportedOperator(
         f"{schema.name} overwrites its arguments {', '.join(written)}; let it return new tensors (mutates_args=()) and "
@@ -231,6 +230,6 @@ def refuse_view_of_constant(node: fx.Node, what: str) -> None:
         node = viewed
         if node.op == "get_attr":
             raise UnsupportedOperator(
-                f"{what} overwrites a part of a tensor that forward finds outside of its arguments, parameters and "
-                "buffers; keep such state in a buffer (register_buffer)"
+                f"{what} overwrites a part of a tensor from outside forward's arguments, parameters and buffers; keep "
+                f"such state in a buffer (register_buffer)"
             )

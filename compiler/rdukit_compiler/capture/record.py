@@ -161,7 +161,7 @@ def record_forward(
             if isinstance(held, torch.Generator):
                 raise UnsupportedOperator(
                     "forward draws with a torch.Generator of its own; the device has one generator, which "
-                    "samba.utils.set_seed seeds: leave generator= out, or pass the random numbers in as an input"
+                    "samba.utils.set_seed seeds: leave out generator=, or pass the random numbers as an input"
                 )
             node.meta[FOLLOWED_META] = held.requires_grad
     recorded.meta[DTYPE_READERS_META] = frozenset(reader for reader in recorder.dtype_readers if reader is not None)

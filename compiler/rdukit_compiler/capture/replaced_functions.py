@@ -153,8 +153,8 @@ def refuse_python(tensor: torch.Tensor, *args: Any) -> Any:
     memory.
     """
     raise UnsupportedOperator(
-        "apply_, map_ and map2_ call a Python function for each element, which no device does; write it with torch's "
-        "operators, or compute the values outside of forward and keep them in a buffer (register_buffer)"
+        "apply_, map_ and map2_ call a Python function for each element, which no device can run; use torch's "
+        "operators, or compute the values outside forward and keep them in a buffer (register_buffer)"
     )
 
 

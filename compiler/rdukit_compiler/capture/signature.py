@@ -52,13 +52,13 @@ def check_signature(
         raise PefMismatch(f"the traced graph differs from {pef}: {reason}; compile this program again")
     if with_optimizer and compiled["optimizers"] != traced["optimizers"]:
         raise PefMismatch(
-            f"the optimizer differs from {pef}: this run has {sorted(traced['optimizers']) or 'none'}, compiled was "
+            f"the optimizer differs from {pef}: this run has {sorted(traced['optimizers']) or 'none'}, the PEF "
             f"{sorted(compiled['optimizers']) or 'none (inference)'}; compile this program again"
         )
     if with_optimizer and compiled.get("maximize") != traced.get("maximize"):
         raise PefMismatch(
-            f"the optimizer differs from {pef}: this run maximizes in {traced.get('maximize') or 'no group'}, compiled "
-            f"was {compiled.get('maximize') or 'no group'}; compile this program again"
+            f"the optimizer differs from {pef}: this run maximizes in {traced.get('maximize') or 'no group'}, the PEF "
+            f"in {compiled.get('maximize') or 'no group'}; compile this program again"
         )
 
 
@@ -67,18 +67,18 @@ def _first_difference(compiled: Mapping[str, Any], traced: Mapping[str, Any], gr
     position = next((i for i, (a, b) in enumerate(zip(theirs, ours, strict=False)) if a != b), None)
     if position is not None:
         where = f" (in module {graph.operators[position].module or 'forward'!r})" if graph is not None else ""
-        return f"operator {position} is {ours[position]!r}, compiled was {theirs[position]!r}{where}"
+        return f"operator {position} is {ours[position]!r}, in the PEF {theirs[position]!r}{where}"
     if len(theirs) != len(ours):
         first = min(len(theirs), len(ours))
         extra = f"{ours[first]!r} is new" if len(ours) > first else f"{theirs[first]!r} is missing"
-        return f"it has {len(ours)} operators, compiled were {len(theirs)}: operator {first}, {extra}"
+        return f"it has {len(ours)} operators, the PEF has {len(theirs)}: operator {first}, {extra}"
     calls = compiled.get("calls", ())
     if graph is not None and len(calls) == len(graph.operators):
         for number, operator in enumerate(graph.operators):
             if _digest(operator) != calls[number]:
                 return (
-                    f"operator {number}, {operator.op_type!r} in module {operator.module or 'forward'!r}, was compiled "
-                    f"with other arguments or inputs than now: {_shown(operator)}"
+                    f"operator {number}, {operator.op_type!r} in module {operator.module or 'forward'!r}, has other "
+                    f"arguments or inputs than in the PEF: {_shown(operator)}"
                 )
     return "an operator has other arguments, or operators are connected differently"
 

@@ -51,7 +51,7 @@ _SCATTERS: Final = frozenset({"select_scatter", "slice_scatter", "diagonal_scatt
 #: Operators whose result is new memory in the order of the axes.
 _PRODUCTS: Final = frozenset({"linear", "mm", "addmm", "bmm", "baddbmm"})
 _NO_SCATTER_GRADIENT: Final = (
-    "as_strided_scatter has a gradient in torch that depends on how it lies in memory; use slice_scatter, "
+    "torch's gradient of as_strided_scatter depends on its layout in memory; use slice_scatter, "
     "diagonal_scatter or scatter"
 )
 
@@ -142,15 +142,14 @@ def shown_places(node: fx.Node, root: fx.Node, carries: bool) -> fx.Node:
     assert isinstance(base, fx.Node)
     if not _lies_as_recorded(root):
         raise UnsupportedOperator(
-            f"as_strided looks at the memory of {root.name!r}, which torch lays out in a way of its own: make it "
-            "contiguous first"
+            f"as_strided reads the memory of {root.name!r}, whose layout torch chooses; make it contiguous first"
         )
     if _memory_order(base) is not None and _fits(_relative(node, base), _numel(base)):
         return base
     if carries:
         raise UnsupportedOperator(
-            f"as_strided looks at memory beside its tensor, {base.name!r}, and torch loses the gradient of what is "
-            "there: use it on the whole tensor, or on one that is detached"
+            f"as_strided reads memory beyond its tensor, {base.name!r}, and torch loses the gradient of that memory; "
+            f"use it on the whole tensor, or on a detached one"
         )
     return root
 
@@ -185,12 +184,12 @@ def scatter_places(node: fx.Node, value: str, source: str, emit: Emit) -> str:
     flat = _in_memory_order(base, value, emit)
     if not _fits(layout, _numel(base)):
         raise UnsupportedOperator(
-            f"as_strided_scatter puts numbers beside its operand, which has {_numel(base)} elements: use it on the "
+            f"as_strided_scatter writes beyond its operand, which has {_numel(base)} elements: use it on the "
             "whole tensor"
         )
     if _overlaps(layout):
         raise UnsupportedOperator(
-            f"as_strided_scatter puts several elements in one place: size {list(layout.shape)}, stride "
+            f"as_strided_scatter writes several elements to one place: size {list(layout.shape)}, stride "
             f"{list(layout.stride)}; expected strides that keep them apart"
         )
     made = _from_memory_order(base, _placed(flat, _numel(base), layout, source, emit), emit)
@@ -213,8 +212,8 @@ def check_scattered(node: fx.Node) -> None:
     is_expanded = any(size > 1 and not stride for size, stride in zip(lies.shape, lies.stride(), strict=True))
     if not is_expanded and _overlaps(MemoryLayout(tuple(lies.shape), lies.stride(), 0)):
         raise UnsupportedOperator(
-            f"{word_of(node)} replaces a part of {base.name!r}, which has several elements in one place of its memory: "
-            "torch would overwrite elements beside that part; use contiguous() first"
+            f"{word_of(node)} replaces a part of {base.name!r}, several elements of which share memory: torch would "
+            f"also overwrite other elements; use contiguous() first"
         )
 
 
@@ -299,7 +298,7 @@ def _order(layout: MemoryLayout) -> list[int]:
 def _positions(count: int, layout: MemoryLayout, emit: Emit) -> str:
     """Return the positions of a layout's elements, as integers in its shape."""
     if not _fits(layout, count):
-        raise UnsupportedOperator(f"as_strided looks at memory beside its tensor, which has {count} elements")
+        raise UnsupportedOperator(f"as_strided reads memory beyond its tensor, which has {count} elements")
     numbers = emit("aten.arange.default", [count])
     return emit("aten.as_strided.default", [Ref(numbers), list(layout.shape), list(layout.stride), layout.offset])
 
@@ -330,7 +329,7 @@ def _checked_order(node: fx.Node) -> list[int]:
     if (order := _memory_order(node)) is None:
         value: torch.Tensor = node.meta["val"]
         raise UnsupportedOperator(
-            f"as_strided looks at the memory of {node.name!r}, which has gaps: strides {list(value.stride())} for "
+            f"as_strided reads the memory of {node.name!r}, which has gaps: strides {list(value.stride())} for "
             f"sizes {list(value.shape)}; make it contiguous first"
         )
     return order

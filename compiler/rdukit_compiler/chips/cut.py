@@ -57,7 +57,7 @@ def _cut_one(
 ) -> Iterable[SectionPlan]:  # fmt: skip
     if chip == HOST_CHIP:
         names = tuple(operator.name for operator in operators)
-        why = "the program reads these outputs whole: the host joins what the chips send"
+        why = "the program reads complete outputs, so the host joins the chips' parts"
         return [SectionPlan("outputs", names, None, OUTPUT, {}, why, {})]
     return [
         replace(plan, why=f"on chip {chip}: {plan.why}") for plan in cut_sections(_part(graph, operators), options)

@@ -21,8 +21,8 @@ class ChipGradient:
     def why(self) -> str:
         """The section's reason, for people."""
         if self.heuristic == JOINED:
-            return f"the rows of this gradient stay on the {len(self.chips)} chips that made them"
-        return f"adds up what {len(self.chips)} chips have of this gradient, in their order"
+            return f"the rows of this gradient stay on the {len(self.chips)} chips that computed them"
+        return f"adds the parts of this gradient on {len(self.chips)} chips in chip order"
 
     @property
     def linked_bytes(self) -> int:

@@ -27,8 +27,8 @@ def assign_stages(graph: ModelGraph, chips: int) -> ModelGraph:
     working = sum(not is_trivial(operator) for operator in graph.operators)
     if working < chips:
         raise InvalidArgument(
-            f"graph {graph.name!r} has {working} operators that compute, too few for a pipeline over {chips} chips; "
-            f"take --n-chips {max(working, 1)} or fewer, or --tensor-parallel"
+            f"graph {graph.name!r} has {working} computing operators, too few for a pipeline over {chips} chips; take "
+            f"--n-chips {max(working, 1)} or fewer, or --tensor-parallel"
         )
     weights = _weights(graph)
     ends = cut_evenly(weights, _passing(graph), chips, [not is_trivial(operator) for operator in graph.operators])

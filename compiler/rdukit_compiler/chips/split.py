@@ -44,7 +44,7 @@ def split_over_chips(graph: ModelGraph, how: str, chips: int, precision: Precisi
     elif not groups:
         raise InvalidArgument(
             f"--tensor-parallel weight cannot split graph {graph.name!r} over {chips} chips: no linear layer or "
-            f"embedding has rows that {chips} divides; take another --n-chips, or --tensor-parallel batch"
+            f"embedding has rows that {chips} divides; choose another --n-chips, or --tensor-parallel batch"
         )
     given, once = Operands(writing, groups), _find_single(graph)
     for operator in graph.operators:

@@ -25,7 +25,7 @@ def load_choices(options: CompileOptions, graphs: Sequence[ModelGraph]) -> CutOp
     decision = load_human_decision(options.human_decision) if options.human_decision else None
     if decision is not None and decision.ignored:
         logger.warning(
-            "[warning Samba]: human decision file=%s keys without a meaning here: %s",
+            "[warning Samba]: human decision file=%s keys without effect: %s",
             options.human_decision, ", ".join(decision.ignored),
         )  # fmt: skip
     own = tuple(rule for path in options.rules for rule in load_rules(path))
@@ -44,7 +44,7 @@ def report_rules(
 ) -> None:
     """Log where each rule of the user's files matched, and warn of rules without a match."""
     if choices.own_rules and choices.mode != "o1":
-        reporter.warning(f"fusion rules count in mode o1 only, and this compile is {choices.mode}: add -o1")
+        reporter.warning(f"fusion rules apply only in mode o1, but this compile uses {choices.mode}; add -o1")
         return
     taken = {name: plan.rule for plan in plans if plan.rule is not None for name in plan.operators}
     for rule in choices.own_rules:

@@ -66,10 +66,10 @@ class Gpt2Qkv:
     def refuse(self, request: HeuristicRequest) -> str | None:
         gemms = [operator for operator in request.operators if is_gemm(operator)]
         if not 1 <= len(gemms) <= 3:
-            return f"it needs 1 to 3 GEMMs behind a norm and has {len(gemms)}"
+            return f"it needs 1 to 3 GEMMs after a norm, but has {len(gemms)}"
         first = request.operators[0]
         if not words_of(first) & {"layer_norm", "rms_norm", "pow", "to"}:
-            return f"it needs a norm first and starts with {first.op_type}"
+            return f"it needs a norm first, but starts with {first.op_type}"
         return find_illegal_setting(request.settings, safe_limits(request).pcus)
 
     def split(self, request: HeuristicRequest) -> Sequence[tuple[Operator, ...]]:

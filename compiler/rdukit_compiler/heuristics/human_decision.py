@@ -87,7 +87,8 @@ def decided_matches(graph: ModelGraph, decision: HumanDecision) -> tuple[tuple[M
         if not groups.may_join(positions):
             raise InvalidArgument(
                 f"human decision: section {number} ({', '.join(patterns)}) cannot be one section of graph "
-                f"{graph.name}: a path leaves its {len(names)} operators and comes back; name what lies between, too"
+                f"{graph.name}: a path leaves its {len(names)} operators and comes back; also name the operators "
+                f"between"
             )
         groups.join(positions)
         taken.update(names)

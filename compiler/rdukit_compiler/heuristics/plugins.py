@@ -65,7 +65,7 @@ def find_misplacement(
         One sentence with the numbers; empty if there is no error.
     """
     if [o.name for part in parts for o in part] != [o.name for o in request.operators] or not all(parts):
-        return "its sections do not hold the group's operators, each once and in order"
+        return "its sections do not contain each operator of the group once and in order"
     limits = default_limits(request)
     for number, (part, decided) in enumerate(zip(parts, decisions, strict=True)):
         taken = footprint(request.graph, part, limits, streamed=decided.get("weights") == "streamed")
@@ -83,7 +83,7 @@ def find_misplacement(
 
 def _run_file(path: Path) -> Mapping[str, Heuristic]:
     if not path.is_file():
-        raise InvalidArgument(f"no heuristic file at {str(path)!r}; --heuristics takes a Python file")
+        raise InvalidArgument(f"no heuristic file at {str(path)!r}; expected a Python file")
     with registering() as made:
         try:
             run_path(str(path))
@@ -100,5 +100,5 @@ def _add(found: dict[str, Heuristic], name: str, made: object, where: str) -> No
     if lacking:
         raise InvalidArgument(f"heuristic {name!r} of {where} lacks {', '.join(lacking)}")
     if name in found or name in heuristic_names():
-        raise InvalidArgument(f"heuristic {name!r} of {where} has a name that is taken; choose another")
+        raise InvalidArgument(f"the name of heuristic {name!r} of {where} is taken; choose another")
     found[name] = made  # type: ignore[assignment]

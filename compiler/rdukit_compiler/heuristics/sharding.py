@@ -105,5 +105,5 @@ def find_illegal_setting(settings: Mapping[str, Mapping[str, Scalar]], pcus: int
                 return f"'set {key}: {value}' of {operator} is not valid; expected an integer from 1 up"
         wanted = prod(int(values.get(key, 1)) for key in SET_KEYS)
         if wanted > pcus:
-            return f"the degrees set for {operator} need {wanted} PCUs, the section has {pcus}"
+            return f"the degrees set for {operator} need {wanted} PCUs, but the section has {pcus}"
     return None

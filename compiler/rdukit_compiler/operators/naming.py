@@ -63,7 +63,7 @@ def name_of(target: object) -> str:
         return GETITEM
     if isinstance(target, OpOverload):
         return _PYTHON_WORDS.get(name := str(target), name)
-    raise UnsupportedOperator(f"{target!r} cannot be compiled: it is not a torch operator but Python code")
+    raise UnsupportedOperator(f"{target!r} cannot be compiled: it is Python code, not a torch operator")
 
 
 def find_functional(op: str) -> str | None:

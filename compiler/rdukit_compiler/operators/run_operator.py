@@ -132,7 +132,7 @@ def _refusal(operator: Operator, cause: Exception) -> CompileError:
     where = operator.module or "forward"
     why = str(cause)
     if why.startswith("cond must be a bool"):  # torch's message for a check of sizes that are 0
-        why = "torch's formula refuses these sizes, of which one may be 0"
+        why = "torch's formula rejects these sizes; one of them may be 0"
     return CompileError(f"operator {operator.op_type!r} in module {where!r} cannot run: {why}")
 
 
@@ -305,7 +305,9 @@ class _AsWritten(torch.autograd.Function):
     def backward(ctx: Any, *incoming: torch.Tensor) -> Any:
         made, entries, text, refusal = ctx.plan
         if refusal:
-            raise UnsupportedOperator(f"{refusal}; compile for inference, or train what does not depend on it")
+            raise UnsupportedOperator(
+                f"{refusal}; compile for inference, or train only parameters that do not depend on it"
+            )
         gradients = _run(kernel_from_json(text.encode()), [*ctx.saved_tensors, *incoming])
         assert len(gradients) == entries
         return None, *[None] * made, *gradients, *[None] * len(ctx.saved_tensors)

@@ -122,7 +122,7 @@ def is_supported(operator: Operator) -> bool:
 
 
 def nearest_supported(operator: Operator) -> str:
-    """Return a hint at what to write instead of an unsupported operator."""
+    """Return a hint with replacements for an unsupported operator."""
     if (written := _NEAREST.get(operator.op_type.rstrip("_"))) is not None:
         return written
     word = operator.op_type.lower().strip("_")
@@ -156,8 +156,8 @@ def refusing(operators: Sequence[Operator], compile_alone: Callable[[Operator], 
     except (PefCorrupt, PefNotAllowed) as cause:
         where = name_operators(_find_refused(operators, compile_alone))
         raise UnsupportedOperator(
-            f"{where} cannot be compiled: no PEF may hold it with these arguments; write it with other operators of "
-            "torch, or compute it outside of forward"
+            f"{where} cannot be compiled: no PEF can contain it with these arguments; use other torch operators, or "
+            f"compute it outside of forward"
         ) from cause
     except (RdukitError, OSError, MemoryError):
         raise
@@ -182,8 +182,8 @@ def explain_refusal(operators: Sequence[Operator], cause: Exception) -> CompileE
     where = name_operators(operators)
     if type(cause).__name__ in _NEEDS_VALUES:
         return UnsupportedOperator(
-            f"{where}: the shape of what is computed, or of a gradient, depends on data ({text}); shapes on the RDU "
-            "are static: use torch.where with a mask, or compute it without a gradient (detach)"
+            f"{where}: the shape of its result or gradient depends on data ({text}), but shapes on the RDU are "
+            f"static; use torch.where with a mask, or compute it without a gradient (detach)"
         )
     return CompileError(f"{where} cannot be compiled: {type(cause).__name__}: {text}")
 

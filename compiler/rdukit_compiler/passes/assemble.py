@@ -139,8 +139,8 @@ class _GraphAssembler:
     def _symbol(self, name: str, kind: SymbolKind, dtype: str, shape: tuple[int, ...]) -> None:
         if (other := self._kinds.setdefault(name, kind)) is not kind:
             raise CompileError(
-                f"two tensors of graph {self._graph.name!r} are called {name!r}: its {other} and its {kind}; give the "
-                "one that the program names another name"
+                f"two tensors of graph {self._graph.name!r} are called {name!r}: its {other} and its {kind}; rename "
+                f"the one that the program names"
             )
         known = self._assembly.symbols.get(name)
         if known is not None and MADE_OR_TAKEN.get(known.kind, 0) > MADE_OR_TAKEN.get(kind, 0):
@@ -287,8 +287,8 @@ class _GraphAssembler:
             for plan, kernels in zip(plans, reversed(built), strict=True):
                 if (late and buffer in kernels.inputs) or any(saved.value == buffer for saved in kernels.saved):
                     raise UnsupportedOperator(
-                        f"section {plan.name!r} needs buffer {buffer!r} as it was before forward overwrites it; "
-                        "read the buffer after it was written, or keep a copy in a buffer of its own"
+                        f"section {plan.name!r} needs the value of buffer {buffer!r} from before forward overwrites "
+                        f"it; read the buffer after the write, or keep a copy in another buffer"
                     )
                 late = late or value in kernels.outputs
 
@@ -484,7 +484,7 @@ class _GraphAssembler:
         section = Section(
             len(self._assembly.sections), "reduce", SectionType.REDUCE, self._graph.name, self._keep(made.kernel),
             made.inputs, made.outputs, (), None, "default",
-            f"averages gradients over the ranks; time is that of {plan.chosen} between {ranks} ranks on {machine.name}",
+            f"averages gradients over the ranks; the time is for {plan.chosen} among {ranks} ranks on {machine.name}",
             resources, cost,
             {}, *self._memory(made.kernel, made.inputs, made.outputs),
         )  # fmt: skip

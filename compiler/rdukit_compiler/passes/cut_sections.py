@@ -127,7 +127,7 @@ def _merge_undecided(graph: ModelGraph, groups: Sequence[_Group]) -> list[_Group
             together = sorted((*found[-1].operators, *group.operators), key=lambda o: place[o.name])
             found[-1] = _Group(tuple(together), found[-1].why)
         else:
-            found.append(_Group(group.operators, "what human decisions leave") if loose else group)
+            found.append(_Group(group.operators, "operators without a human decision") if loose else group)
     return found
 
 
@@ -209,14 +209,14 @@ def _attach_riders(graph: ModelGraph, groups: OperatorGroups, topology: Topology
 
 def _why(leads: Operator, match: Match | None, count: int) -> str:
     if match is not None and match.rule.startswith("human_decision_"):
-        return f"a human decided that these {len(match.operators)} operators are one section"
+        return f"a human decision joins these {len(match.operators)} operators in one section"
     if match is not None and not match.bindings:
-        return f"op_fusion block {match.rule} in the program: {len(match.operators)} operators"
+        return f"the program's op_fusion block {match.rule} joins {len(match.operators)} operators"
     if match is not None:
         return f"rule {match.rule} matched {len(match.operators)} operators"
     if is_loss(leads):
         return "the loss has a section of its own: backward starts there and the program reads its output"
-    riders = f"; views, casts and constants that ride along: {count - 1}" if count > 1 else ""
+    riders = f"; with {count - 1} views, casts and constants" if count > 1 else ""
     return f"operator {leads.op_type} by itself{riders}"
 
 
@@ -237,7 +237,7 @@ def _plan(graph: ModelGraph, group: _Group, options: CutOptions, names: set[str]
         if options.mode == "o3" and match is None and group.why == _WHOLE_GRAPH:
             why = _why_packed(index, len(parts), options)
         elif len(parts) > 1:
-            why += f"; cut into {len(parts)} sections by {name}, this is number {index + 1}"
+            why += f"; {name} cut it into {len(parts)} sections, of which this is number {index + 1}"
         plans.append(
             SectionPlan(
                 name=_unique(_base_name(group, options.mode), names),
@@ -261,7 +261,7 @@ def _choose(
     wanted = match.heuristic if match and match.heuristic else DEFAULT
     found = plugins.get(wanted) or find_heuristic(wanted)
     if found is None:
-        reason = f"there is no heuristic {wanted!r}; expected {', '.join(sorted({*heuristic_names(), *plugins}))}"
+        reason = f"unknown heuristic {wanted!r}; expected {', '.join(sorted({*heuristic_names(), *plugins}))}"
     else:
         reason = found.refuse(request) or ""
         for unknown in sorted(set(request.parameters) - found.parameters):
@@ -294,8 +294,8 @@ def _why_packed(index: int, count: int, options: CutOptions) -> str:
     if count == 1:
         return f"the whole graph fits {where}"
     if index == count - 1:
-        return f"the rest of the graph after {index} cuts; each part fills {where}"
-    return f"the next operator would exceed {where}; cut where the least passes through memory"
+        return f"the rest of the graph after {index} cuts; each earlier part fills {where}"
+    return f"the next operator would exceed {where}; the cut is where the fewest bytes pass through memory"
 
 
 def _base_name(group: _Group, mode: str) -> str:

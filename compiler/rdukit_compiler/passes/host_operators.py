@@ -96,8 +96,8 @@ def host_reason(operators: Sequence[Operator]) -> str | None:
         return None
     if is_guard(found):
         return (
-            f"{LOOKS_AT_DATA} ({found.args[1]}): compiled for finite numbers and checks that hold, or the example's "
-            "values where that was asked for; a run in which it is otherwise is refused"
+            f"{LOOKS_AT_DATA} ({found.args[1]}): compiled for finite numbers and checks that pass, or on request for "
+            f"the example's values; a run with other data is refused"
         )
     return (
         f"operator {found.op_type} in module {found.module or 'forward'} is not supported on the RDU and runs on the "

@@ -143,7 +143,7 @@ class _Search:
         found = extend(0)
         if budget < 0:
             logger.warning(
-                "rule gave up, its pattern is too loose: rule=%s operator=%s",
+                "rule was abandoned because its pattern is too loose: rule=%s operator=%s",
                 rule.name,
                 self.graph.operators[start].name,
             )

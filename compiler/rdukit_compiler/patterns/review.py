@@ -31,8 +31,8 @@ def check_words(rules: Iterable[Rule], graphs: Iterable[ModelGraph], heuristics:
             near = find_nearest(rule.heuristic, heuristics)
             raise RuleError(
                 f"{rule.source}, line {rule.line}: rule {rule.name!r}, key 'heuristic': there is no heuristic "
-                f"{rule.heuristic!r}{_meant(near)}; expected {', '.join(sorted(heuristics))}, and those of a file that "
-                "--heuristics names",
+                f"{rule.heuristic!r}{_meant(near)}; expected {', '.join(sorted(heuristics))}, or a heuristic of a "
+                f"--heuristics file",
                 file=rule.source, line=rule.line, rule=rule.name, entry="", key="heuristic",
             )  # fmt: skip
         for entry in rule.entries:
@@ -67,8 +67,8 @@ def explain_no_match(rule: Rule, graphs: Sequence[ModelGraph], taken: Mapping[st
     others = sorted({other for name, other in taken.items() if other != rule.name and _names(rule, graphs, name)})
     if others:
         return (
-            f"{place}operators that it names are connected otherwise, or {_some(others)} fused them before; rules "
-            "of higher priority go first"
+            f"{place}its operators are connected differently, or {_some(others)} fused them earlier; rules of higher "
+            f"priority run first"
         )
     return f"{place}the graph has its operators, but not connected as the pattern says"
 

@@ -91,7 +91,7 @@ def parse_rules(text: str, source: str) -> tuple[Rule, ...]:
         name = _name(where, key, "rule name")
         if name in rules:
             logger.warning(
-                "rule defined twice, the last one counts: file=%s rule=%s lines=%d,%d",
+                "rule defined twice, the last definition is used: file=%s rule=%s lines=%d,%d",
                 source, name, rules.pop(name).line, key.start_mark.line + 1,
             )  # fmt: skip
         rules[name] = _rule(_Where(source, name), name, key, node)
@@ -212,12 +212,12 @@ def _check_pattern(where: _Where, rule: Rule) -> None:
             for name in names:
                 if name not in entries:
                     where.at(entry=entry.name, key=key).fail_line(
-                        entry.line, f"names {name!r}, which the pattern does not have; expected {', '.join(entries)}"
+                        entry.line, f"names {name!r}, which is not in the pattern; expected {', '.join(entries)}"
                     )
     _check_acyclic(where, entries)
     if not any(entry.required and entry.included and not entry.options for entry in rule.entries):
         where.at(key="pattern").fail_line(
-            rule.line, "no entry is both required and included; at least one must be, or there is nothing to fuse"
+            rule.line, "no entry is both required and included; expected at least one, or nothing can be fused"
         )
     optional = [entry.name for entry in rule.entries if not entry.required]
     if len(optional) > MAX_OPTIONAL:

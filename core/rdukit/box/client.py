@@ -205,7 +205,7 @@ class BoxClient(Closable):
                     _check(stop)
                 if is_alive is None and self.operation(operation_id)["state"] in _FINAL:
                     return  # the caller has all of its events
-                reason = "it closed the stream before the result"
+                reason = "the box closed the stream before it sent the result"
             except (urllib3.exceptions.HTTPError, Unavailable, ValueError, TypeError, RecursionError) as cause:
                 reason = str(cause.args[0]) if cause.args else type(cause).__name__
             _check(stop)
@@ -280,7 +280,7 @@ class BoxClient(Closable):
         except (ValueError, RecursionError) as cause:
             raise Unavailable(f"{where} answered {answer.status} without JSON; is it a box?") from cause
         if not isinstance(value, dict):
-            raise Unavailable(f"{where} answered {type(value).__name__} where an object belongs")
+            raise Unavailable(f"{where} answered {type(value).__name__} ; expected a JSON object")
         return value
 
 

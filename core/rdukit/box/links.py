@@ -144,7 +144,7 @@ async def greet(
     await writer.drain()
     answer = await reader.readexactly(hashlib.sha256().digest_size)
     if not hmac.compare_digest(answer, hmac.digest(key, b"gives" + asked, hashlib.sha256)):
-        raise Unauthenticated("what answers at the address of another part of the attempt does not have its key")
+        raise Unauthenticated("the server at another part's address did not prove that it has the attempt's key")
 
 
 async def be_greeted(
@@ -160,9 +160,9 @@ async def be_greeted(
     origin, wanted, port, theirs, proof = _HELLO.unpack(await reader.readexactly(_HELLO.size))
     asked = _TARGET.pack(origin, wanted) + _PORT.pack(port) + ours + theirs
     if not hmac.compare_digest(proof, hmac.digest(key, b"asks" + asked, hashlib.sha256)):
-        raise Unauthenticated("what asks for a stream to a part of an attempt does not have its key")
+        raise Unauthenticated("the client that asked for a stream did not prove that it has the attempt's key")
     if wanted != part or not is_port_of(part, port):
-        raise Unauthenticated(f"port {port} of part {wanted} is not to be reached here, which is part {part}")
+        raise Unauthenticated(f"port {port} of part {wanted} cannot be reached from part {part}")
     writer.write(hmac.digest(key, b"gives" + asked, hashlib.sha256))
     await writer.drain()
     return origin, port

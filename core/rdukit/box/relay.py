@@ -101,7 +101,7 @@ class Relay:
 
     async def _reach(self, port: int) -> Stream:
         if not is_port_of(self._part, port):
-            raise ConnectionRefusedError(f"port {port} is none of part {self._part}'s")
+            raise ConnectionRefusedError(f"port {port} does not belong to part {self._part}")
         loop = asyncio.get_running_loop()
         end = loop.time() + PATIENCE_S
         while True:

@@ -119,13 +119,13 @@ JSON_OPTION: Final = click.option("--json", "as_json", is_flag=True, help="Print
 #: Option for commands that call a box; ``given_token`` returns its value.
 BOX_TOKEN_OPTION: Final = click.option(
     "--token", metavar="TOKEN|@FILE", expose_value=False, callback=lambda context, _, text: _keep_token(context, text),
-    help="Token to send, or @ and a file with one [env: RDUKIT_TOKEN].",
+    help="Token to send, or @FILE to read it from a file [env: RDUKIT_TOKEN].",
 )  # fmt: skip
 _TOKEN_KEY: Final = "rdukit.token"
 #: Option for commands that call a gateway; ``given_context`` returns its value.
 CONTEXT_OPTION: Final = click.option(
     "--context", metavar="NAME", expose_value=False, callback=lambda context, _, text: _keep_context(context, text),
-    help="Platform to talk to, by its name in rdukit context list [env: RDUKIT_CONTEXT].",
+    help="Platform to use, by its name in rdukit context list [env: RDUKIT_CONTEXT].",
 )  # fmt: skip
 _CONTEXT_KEY: Final = "rdukit.context"
 
@@ -188,7 +188,9 @@ class Duration(click.ParamType[float]):
         found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", value.strip())
         if found is None:
             self.fail(
-                f"{value!r} is no length of time; expected a number of seconds, or such as 15m, 12h, 30d", param, ctx
+                f"{value!r} is not a duration; expected a number of seconds, or a value such as 15m, 12h or 30d",
+                param,
+                ctx,
             )
         return float(found[1]) * _SECONDS[found[2]]
 

@@ -1,4 +1,5 @@
-"""``rdukit status``: what runs on this machine. Parts report through the entry-point group ``rdukit.status``."""
+"""``rdukit status``: services and programs that run on this machine. Parts report through the entry-point group
+``rdukit.status``."""
 
 import json
 import sys
@@ -43,7 +44,7 @@ _NOT_READY: Final = frozenset({"starting", "degraded", "unknown"})
 @TOKEN_OPTION
 @JSON_OPTION
 def status(parts: tuple[str, ...], as_json: bool) -> None:
-    """Show what runs here: node daemon, platform, jobs, boxes, and where the home folder is.
+    """Show the node daemon, platform, jobs and boxes that run here, and the home folder.
 
     Ends with status 7 if a part starts, is degraded or does not answer, or if a PART that is named (node, platform,
     box) does not run.
@@ -55,7 +56,7 @@ def status(parts: tuple[str, ...], as_json: bool) -> None:
     home = home_folder()
     found = [PartStatus("home", "running" if home.is_dir() else "stopped", _describe_home(home)), *read_status()]
     if strange := sorted({*parts} - {*_ORDER}):
-        raise InvalidArgument(f"there is no part {strange[0]!r}; expected {', '.join(_ORDER)}")
+        raise InvalidArgument(f"unknown part {strange[0]!r}; expected {', '.join(_ORDER)}")
     if as_json:
         shown = [{"part": one.part, "state": one.state, "text": one.text, **one.detail} for one in found]
         click.echo(json.dumps({"home": str(home), "parts": shown}, indent=2, sort_keys=True))

@@ -49,9 +49,7 @@ def watchable(command: F) -> F:
         else:
             command(*args, **options)
 
-    option: Any = click.option(
-        "--watch", is_flag=True, help=f"Show it again, each {LOOK_S:g} s, as it changes; Ctrl-C ends it."
-    )
+    option: Any = click.option("--watch", is_flag=True, help=f"Refresh every {LOOK_S:g} s until Ctrl-C.")
     found: F = option(maybe_watch)
     return found
 

@@ -51,7 +51,8 @@ def write_chakra(folder: Path, name: str, pef: Pef, ranks: int, straggler: float
     trace, slow = chakra_trace(sections), chakra_trace(sections, straggler)
     if ranks * len(trace) > MAX_BYTES:
         raise InvalidArgument(
-            f"traces of {ranks} ranks have {ranks * len(trace)} bytes; expected {MAX_BYTES} or fewer: fewer --ranks"
+            f"traces of {ranks} ranks have {ranks * len(trace)} bytes; expected at most {MAX_BYTES}; choose fewer "
+            f"--ranks"
         )
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"{name}.{rank}.et" for rank in range(ranks)]

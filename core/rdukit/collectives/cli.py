@@ -41,7 +41,7 @@ class VectorSize(click.ParamType[int]):
         size = round(float(found[1]) * _UNITS[found[2] or ""]) if found else 0
         if not 1 <= size <= LARGEST:
             self.fail(
-                f"{value!r} is no number of bytes; expected 1 to 1024Gi, such as 4096, 25M, 1G or 25Mi", param, ctx
+                f"{value!r} is not a number of bytes; expected 1 to 1024Gi, such as 4096, 25M, 1G or 25Mi", param, ctx
             )
         return size
 
@@ -72,7 +72,7 @@ def collective() -> None:
     "--faults",
     "use_faults",
     is_flag=True,
-    help="Break also the links with active faults of this machine's node, which is node 0 of the topology.",
+    help="Also break links that have active faults on this machine's node, which is node 0.",
 )
 @click.option(
     "--bytes", "size", type=VectorSize(), required=True, help="Bytes of the complete vector, such as 25M or 1G."
@@ -123,7 +123,7 @@ def node_links(machine: Machine) -> tuple[str, ...]:
         faults = client.call("faults", limit=MAX_FAULTS)["faults"]
     found = find_faulty_links(machine, rerouted_components(faults))
     for component in found.unused:
-        click.echo(f"{component} is out of service; it leads to the host, and no rank uses it", err=True)
+        click.echo(f"{component} is out of service; it connects the host, so no rank uses it", err=True)
     return found.broken
 
 
@@ -134,7 +134,9 @@ def write_trace(path: Path, found: CollectivePlan) -> None:
         InvalidArgument: there are no messages, or too many for a file.
     """
     if found.chosen is None:
-        raise InvalidArgument("--trace-goal needs messages, and one rank sends none; expected --ranks from 2")
+        raise InvalidArgument(
+            "--trace-goal needs messages, and a single rank sends none; expected --ranks of 2 or more"
+        )
     text = goal_trace(found.chosen, found.op, found.machine, found.ranks, found.size, most=MAX_MESSAGES)
     write_atomic(path, text.encode())
     click.echo(f"wrote {path}", err=True)

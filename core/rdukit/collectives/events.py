@@ -124,7 +124,7 @@ def goal_trace(algorithm: CollectiveAlgorithm, op: Op, machine: Machine, ranks: 
     messages = sum(step.count for step in steps) * ranks  # approximate: each rank has one or a few in a step
     if messages > most:
         raise InvalidArgument(
-            f"a trace of about {messages} messages is too large; expected {most} or fewer: fewer ranks"
+            f"a trace of about {messages} messages is too large; expected at most {most}; choose fewer ranks"
         )
     lines = [list[str]() for _ in range(ranks)]
     last = [list[str]() for _ in range(ranks)]

@@ -74,10 +74,10 @@ def plan_collective(
         InvalidArgument: the ranks do not fit, broken links cut some off, or the given algorithm does not fit.
     """
     if size < 1:
-        raise InvalidArgument(f"a collective of {size} bytes is not planned; expected 1 or more")
+        raise InvalidArgument(f"a collective of {size} bytes cannot be planned; expected 1 byte or more")
     used = tiers(machine, ranks)
     if not used:
-        return CollectivePlan(op, machine, ranks, size, (), None, "one rank has nothing to exchange", (), {}, ())
+        return CollectivePlan(op, machine, ranks, size, (), None, "a single rank exchanges nothing", (), {}, ())
     formulas, refused = find_formulas(op, machine, ranks)
     if algorithm is not None and algorithm not in formulas:
         raise InvalidArgument(f"{algorithm} does not fit: {refused[algorithm]}; expected one of {', '.join(formulas)}")
@@ -177,7 +177,7 @@ def _notes(machine: Machine, used: Sequence[Tier], ranks: int, chosen: Collectiv
             notes.append(f"{link.name} is broken; {ranks} ranks do not use it")
         elif link.b < 0:
             left = f"{tier.ports} of {tier.level.ports} ports are left" if tier.ports < tier.level.ports else "unused"
-            notes.append(f"{link.name} is broken: {left}, and others wait for that {tier.level.name}")
+            notes.append(f"{link.name} is broken: {left}, and the other ranks wait for that {tier.level.name}")
         elif link not in tier.broken:
             notes.append(f"{link.name} is broken; {ranks} ranks do not use it")
         elif is_ring and tier.is_ring_whole:

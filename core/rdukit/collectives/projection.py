@@ -136,7 +136,7 @@ def project_training(
     """
     scheduled = [pef.sections[number] for graph in pef.main_graphs() for number in graph.schedule]
     if not any(section.type is SectionType.OPT for section in scheduled):
-        raise InvalidArgument(f"{pef.name} has no opt section, so it is no training; expected a training PEF")
+        raise InvalidArgument(f"{pef.name} has no opt section; expected a training PEF")
     reduces = [section for section in scheduled if section.type is SectionType.REDUCE]
     alone_s = sum(section.cost.seconds for section in scheduled if section.type is not SectionType.REDUCE)
     chip, memory = find_chip(pef.arch), lease_bytes(pef)
@@ -166,7 +166,9 @@ def lost_time(scenario: TrainingScenario, ranks: int) -> float:
     if not scenario.mtbf_s:
         return 1 + write / every if every else 1.0
     if not every:
-        raise InvalidArgument("--mtbf needs --checkpoint-every: without checkpoints a failure loses all; expected both")
+        raise InvalidArgument(
+            "--mtbf needs --checkpoint-every: without checkpoints a failure loses all progress; give both"
+        )
     mean = scenario.mtbf_s / ranks
     exponent = (scenario.restart_s + every + write) / mean
     slowdown = mean / every * exp(scenario.restart_s / mean) * expm1((every + write) / mean) if exponent < 50 else 1e99

@@ -44,13 +44,13 @@ class CollectiveAlgorithm(StrEnum):
 #: One-line description of each algorithm.
 ABOUT: Final = {
     CollectiveAlgorithm.RING: "one ring, one direction",
-    CollectiveAlgorithm.BIDIRECTIONAL_RINGS: "rings in both directions, on links of their own",
-    CollectiveAlgorithm.ALL_TO_ALL: "each rank exchanges with each other one",
-    CollectiveAlgorithm.RECURSIVE_DOUBLING: "pairs exchange all bytes, each step twice as far",
-    CollectiveAlgorithm.HALVING_DOUBLING: "pairs exchange halves, quarters, ... and gather them again",
-    CollectiveAlgorithm.HIERARCHICAL_SHARDED: "a ring in each level, outer levels on shards",
-    CollectiveAlgorithm.HIERARCHICAL_LEADER: "a ring in each level, outer levels between leaders",
-    CollectiveAlgorithm.TREE: "ranks that have the bytes double with each step",
+    CollectiveAlgorithm.BIDIRECTIONAL_RINGS: "rings in both directions, each on its own links",
+    CollectiveAlgorithm.ALL_TO_ALL: "every pair of ranks exchanges directly",
+    CollectiveAlgorithm.RECURSIVE_DOUBLING: "pairs exchange all bytes; the distance doubles at each step",
+    CollectiveAlgorithm.HALVING_DOUBLING: "pairs exchange halves, then quarters and so on, and gather them again",
+    CollectiveAlgorithm.HIERARCHICAL_SHARDED: "a ring in each level; outer levels exchange shards",
+    CollectiveAlgorithm.HIERARCHICAL_LEADER: "a ring in each level; outer levels connect leaders",
+    CollectiveAlgorithm.TREE: "the number of ranks that have the bytes doubles at each step",
 }
 
 
@@ -96,7 +96,7 @@ def steps_of(algorithm: CollectiveAlgorithm, op: Op, used: Sequence[Tier], ranks
             return _both(halves, list(_all_to_all(used, ranks)))
         case CollectiveAlgorithm.RECURSIVE_DOUBLING:
             if op is not Op.ALLREDUCE:
-                raise NotApplicable("it is an allreduce; halving-doubling has the shares of other operations")
+                raise NotApplicable("this shape is for allreduce; use halving-doubling for operations on shares")
             return _folded(ranks, [(1.0, 1.0, distance) for distance in _distances(ranks)])
         case CollectiveAlgorithm.HALVING_DOUBLING:
             return _halving_doubling(op, ranks, halves)
@@ -105,7 +105,7 @@ def steps_of(algorithm: CollectiveAlgorithm, op: Op, used: Sequence[Tier], ranks
             return _both(halves, [_shards(used, place) for place in range(len(used))])
         case CollectiveAlgorithm.HIERARCHICAL_LEADER:
             if op is not Op.ALLREDUCE:
-                raise NotApplicable("leaders end with all bytes, and the operation wants shares")
+                raise NotApplicable("leaders end with all bytes, but the operation needs shares")
             _require_levels(used, ranks)
             return [*_leaders(used), *_broadcast_levels(used[:-1])]
         case CollectiveAlgorithm.TREE:
@@ -140,7 +140,7 @@ def ring_order(used: Sequence[Tier], ranks: int) -> list[int]:
 
 def _bidirectional(used: Sequence[Tier], ranks: int, is_even: bool) -> CollectiveStep:
     if any(tier.broken and not tier.is_ring_whole for tier in used):
-        raise NotApplicable("a broken link leaves no ring whose both directions are whole")
+        raise NotApplicable("no ring works in both directions, because a link is broken")
     rings = min(tier.ports for tier in used)
     following = ring_order(used, ranks)
     place = {rank: index for index, rank in enumerate(following)}
@@ -179,7 +179,7 @@ def _distances(ranks: int) -> list[int]:
 def _halving_doubling(op: Op, ranks: int, halves: tuple[int, int]) -> list[CollectiveStep]:
     distances = _distances(ranks)
     if op is not Op.ALLREDUCE and ranks != 1 << len(distances):
-        raise NotApplicable(f"{ranks} ranks are no power of two, so shares are not equal")
+        raise NotApplicable(f"{ranks} ranks are not a power of two, so shares would differ")
     # Near ranks exchange the large halves: the first step is between neighbours.
     down = [(0.5 ** (n + 1), 0.5 ** (n + 1), distance) for n, distance in enumerate(distances)]
     up = [(share, 0.0, distance) for share, _, distance in reversed(down)]
@@ -216,7 +216,7 @@ def _folded(ranks: int, exchanges: Sequence[tuple[float, float, int]]) -> list[C
 
 def _require_levels(used: Sequence[Tier], ranks: int) -> None:
     if len(used) < 2:
-        raise NotApplicable("the ranks are on one level of links")
+        raise NotApplicable("all ranks are on one level of links")
     if ranks % used[-1].r:
         raise NotApplicable(f"{ranks} ranks leave a unit of the outermost level partly empty")
 
@@ -274,12 +274,12 @@ def _broadcast(algorithm: CollectiveAlgorithm, used: Sequence[Tier], ranks: int)
         return list(_broadcast_levels(used))
     if algorithm is CollectiveAlgorithm.RING:
         if ranks & (ranks - 1):
-            raise NotApplicable(f"{ranks} ranks are no power of two, so the scatter before the ring is not even")
+            raise NotApplicable(f"{ranks} ranks are not a power of two, so the scatter before the ring would be uneven")
         scatter = [
             CollectiveStep(1, 0.5 ** (n + 1), 0.0, _halves(ranks >> n), False) for n in range(ranks.bit_length() - 1)
         ]
         return [*scatter, *steps_of(CollectiveAlgorithm.RING, Op.ALLGATHER, used, ranks)]
-    raise NotApplicable("no broadcast of it is planned")
+    raise NotApplicable("this algorithm has no broadcast")
 
 
 def _halves(span: int) -> Partners:

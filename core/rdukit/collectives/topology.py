@@ -124,7 +124,7 @@ def tiers(machine: Machine, ranks: int) -> tuple[Tier, ...]:
         r *= level.size
     if found and found[-1].broken and found[-1].n == 2:
         raise InvalidArgument(
-            f"no way is left around {found[-1].broken[0].name}: {ranks} ranks have no other link; "
+            f"{ranks} ranks cannot avoid {found[-1].broken[0].name}: they have no other link; "
             "expected a link with a detour, or more ranks"
         )
     return tuple(found)
@@ -141,7 +141,7 @@ def _tier(machine: Machine, index: int, n: int, r: int, ranks: int) -> Tier:
         ports = level.ports - max(lost.values(), default=0)
         if ports < 1:
             raise InvalidArgument(
-                f"no way is left around {used[0].name}: all {level.ports} ports of that {level.name} are broken; "
+                f"the ranks cannot avoid {used[0].name}: all {level.ports} ports of that {level.name} are broken; "
                 "expected at least one"
             )
         return Tier(index, level, n, r, ports, tuple(range(n)))
@@ -195,7 +195,7 @@ def make_machine(text: str, tiles: int = 0) -> Machine:
         return build_machine(text, find_node(racks[3]), int(racks[2]), int(racks[1]), tiles)
     if plain is None:
         hint = suggest(text, [f"1x{name}" for name in NODES])
-        raise InvalidArgument(f"no topology is called {text[:80]!r}; expected {GRAMMAR}.{hint}")
+        raise InvalidArgument(f"unknown topology {text[:80]!r}; expected {GRAMMAR}.{hint}")
     return build_machine(text, find_node(plain[2]), int(plain[1] or 1), 1, tiles)
 
 
@@ -254,7 +254,7 @@ def _read_machine(path: Path, tiles: int) -> Machine:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as cause:
-        raise InvalidArgument(f"{path} is not readable: {cause}; expected a YAML file, or {GRAMMAR}") from cause
+        raise InvalidArgument(f"{path} cannot be read: {cause}; expected a YAML file, or {GRAMMAR}") from cause
     marked = read_yaml(text)
     if marked.faults:
         fault = marked.faults[0]
@@ -271,7 +271,7 @@ def _read_machine(path: Path, tiles: int) -> Machine:
         str(path), find_node(str(value["platform"])), _whole(value.get("nodes", 1), f"{path}: nodes"),
         _whole(value.get("racks", 1), f"{path}: racks"), tiles, links,
         None if add is None else _positive(add, f"{path}: add_gb_s"),
-        f"assumed: {path}, and links.yaml where it is silent",
+        f"assumed: {path}, and links.yaml for values that it lacks",
     )  # fmt: skip
 
 

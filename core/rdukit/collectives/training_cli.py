@@ -28,7 +28,7 @@ HEIGHT: Final = 320
 LEFT: Final = 60
 TOP: Final = 60
 BOTTOM: Final = 40
-MODEL: Final = "projected: sections by the cost model, reduce by assumed links, nothing overlaps"
+MODEL: Final = "projected: the cost model times sections, assumed links time the reduce, nothing overlaps"
 
 
 class RankCounts(click.ParamType[tuple[int, ...]]):
@@ -42,7 +42,9 @@ class RankCounts(click.ParamType[tuple[int, ...]]):
         words = value.split(",")
         counts = [int(word) for word in words if word.isascii() and word.isdigit() and len(word) < 7]
         if len(counts) != len(words) or sorted(set(counts)) != counts or not 1 <= counts[0] <= counts[-1] <= MAX_RANKS:
-            self.fail(f"{value!r} is not valid; expected rising numbers of ranks from 1, such as 1,8,64", param, ctx)
+            self.fail(
+                f"{value!r} is not valid; expected increasing numbers of ranks from 1, such as 1,8,64", param, ctx
+            )
         return tuple(counts)
 
 
@@ -51,7 +53,12 @@ class RankCounts(click.ParamType[tuple[int, ...]]):
 @machine_options
 @click.option("--ranks", type=RankCounts(), required=True, help="Numbers of ranks to compare, such as 1,8,64.")
 @click.option("--steps", type=click.IntRange(1), default=1000, show_default=True, help="Steps of the training.")
-@click.option("--straggler", type=click.FloatRange(1, 1000), default=1.0, help="Slowdown of one rank over the others.")
+@click.option(
+    "--straggler",
+    type=click.FloatRange(1, 1000),
+    default=1.0,
+    help="Factor by which one rank is slower than the others.",
+)
 @click.option("--mtbf", type=Duration(), default=None, help="Mean time between failures of one rank, such as 90d.")
 @click.option(
     "--checkpoint-every", type=Duration(), default=None, help="Training time between checkpoints, such as 15m."
@@ -62,14 +69,16 @@ class RankCounts(click.ParamType[tuple[int, ...]]):
 )
 @click.option("--price", type=click.FloatRange(0, 1e9, min_open=True), default=None, help="Price of an RDU hour.")
 @click.option(
-    "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw efficiency over ranks to this SVG file."
+    "--plot",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="SVG file for a plot of efficiency by number of ranks.",
 )
 @click.option(
     "--trace-goal", type=click.Path(path_type=Path, dir_okay=False), help="Write the largest reduce as a GOAL schedule."
 )
 @click.option(
     "--trace-chakra", type=click.Path(path_type=Path, file_okay=False),
-    help="Write a step of the most ranks to this folder as Chakra traces, one file a rank.",
+    help="Folder for Chakra traces of a step with the largest number of ranks, one file per rank.",
 )  # fmt: skip
 @JSON_OPTION
 def training(
@@ -88,14 +97,14 @@ def training(
     Example: rdukit simulate training gpt.pef --topology 8xSN30-8 --ranks 8,64 --plot scaling.svg
     """
     if plot is not None and plot.suffix != ".svg":
-        raise InvalidArgument(f"a plot is SVG, and {plot.name!r} is not; expected a name that ends in .svg")
+        raise InvalidArgument(f"{plot.name!r} is not an SVG file; expected a name that ends in .svg")
     for name, value in (("--mtbf", mtbf), ("--checkpoint-every", checkpoint_every)):
         if value == 0:
             raise InvalidArgument(f"{name} is 0; expected a time above 0")
     if checkpoint_every is None and checkpoint_time:
-        raise InvalidArgument("--checkpoint-time without --checkpoint-every changes nothing; expected both")
+        raise InvalidArgument("--checkpoint-time has no effect without --checkpoint-every; give both")
     if mtbf is None and restart_time:
-        raise InvalidArgument("--restart-time without --mtbf changes nothing; expected both")
+        raise InvalidArgument("--restart-time has no effect without --mtbf; give both")
     pef = read_pef(file).pef
     machine = break_links(make_machine(topology, rank_tiles(find_chip(pef.arch), pef.num_tiles)), broken)
     scenario = TrainingScenario(
@@ -104,7 +113,9 @@ def training(
     points = project_training(pef, machine, ranks, scenario)
     if trace_goal is not None:
         if points[-1].reduce is None:
-            raise InvalidArgument("--trace-goal needs a reduce, and one rank has none; expected --ranks from 2")
+            raise InvalidArgument(
+                "--trace-goal needs a reduce, and a single rank has none; expected --ranks of 2 or more"
+            )
         write_trace(trace_goal, points[-1].reduce.plan)
     if trace_chakra is not None:
         files = write_chakra(trace_chakra, file.stem, pef, ranks[-1], straggler)
@@ -176,7 +187,7 @@ def training_tables(pef: Pef, machine: Machine, points: Sequence[ScalePoint]) ->
     notes = tuple(("note", note) for note in (points[-1].reduce.plan.notes if points[-1].reduce else ()))
     head = (("model", MODEL), ("links", machine.figures), *notes)
     columns = ("ranks", "RDUs", "sections", "algorithm", "reduce", "step", "efficiency", "speed-up")
-    more = ("ranks", "lost time", "run", "cost", "memory a rank", "busiest links a step, one way")
+    more = ("ranks", "lost time", "run", "cost", "memory a rank", "busiest links per step, one direction")
     return [
         Table(f"{pef.name} on {machine.name}", ("", ""), head),
         Table("A step (projected)", columns, times, frozenset(columns) - {"algorithm"}),

@@ -81,13 +81,13 @@ _COLOURS = {"good": "green", "warn": "yellow", "bad": "red", "unknown": "magenta
 
 
 @click.command()
-@click.option("--security", is_flag=True, help="Only checks of docs/security.md.")
-@click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
+@click.option("--security", is_flag=True, help="Run only the checks of docs/security.md.")
+@click.option("--strict", is_flag=True, help="Exit with status 1 on warnings too.")
 @click.option(
     "--bundle",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE.tar.gz",
-    help="Write findings, state, logs and settings, without secrets, into an archive for support.",
+    help="Write an archive for support: findings, state, logs and settings, without secrets.",
 )
 @JSON_OPTION
 def doctor(security: bool, strict: bool, bundle: Path | None, as_json: bool) -> None:
@@ -101,12 +101,14 @@ def doctor(security: bool, strict: bool, bundle: Path | None, as_json: bool) -> 
     """
     if bundle is not None:
         if security or strict:
-            raise InvalidArgument("--bundle has all findings; leave --security and --strict out")
+            raise InvalidArgument("--bundle contains all findings; leave out --security and --strict")
         from rdukit.doctor.bundle import write_bundle
 
         names = write_bundle(bundle)
         found = {"bundle": str(bundle), "files": names}
-        click.echo(json.dumps(found) if as_json else f"{bundle}: {len(names)} files; look at it before you send it")
+        click.echo(
+            json.dumps(found) if as_json else f"{bundle}: {len(names)} files; check it for secrets before you send it"
+        )
         return
     findings = in_order([each for each in run_checks() if not security or each.topic is Topic.SECURITY])
     worst = worst_of(findings)
@@ -126,6 +128,6 @@ def run_checks() -> list[Finding]:
             check: Check = point.load()
             found += check()
         except (RdukitError, OSError) as error:
-            found.append(Finding(point.name, FindingLevel.UNKNOWN, f"it could not be looked at: {error}"))
+            found.append(Finding(point.name, FindingLevel.UNKNOWN, f"the check failed: {error}"))
     superseded = {each.supersedes for each in found}
     return [each for each in found if each.check not in superseded or each.supersedes == each.check]

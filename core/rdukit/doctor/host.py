@@ -49,13 +49,17 @@ def home_finding(home: Path, found: Folder | None, user: int) -> Finding:
     """Judge the home folder's owner and mode (pure)."""
     step = judge_home(found, user)
     if found is None:
-        return Finding("home.mode", FindingLevel.GOOD, f"there is no home folder {home} yet; it will be made private")
-    said = f"home folder {home} is user {found.owner}'s, mode {found.mode:04o}"
+        return Finding(
+            "home.mode",
+            FindingLevel.GOOD,
+            f"home folder {home} does not exist yet; rdukit will create it as a private folder",
+        )
+    said = f"home folder {home} belongs to user {found.owner}, mode {found.mode:04o}"
     if step is HomeAction.REFUSE_OWNER:
         return Finding("home.mode", FindingLevel.BAD, said, f"set {HOME.variable} to a folder of your own")
     if step is HomeAction.TAKE and not found.mode & 0o077:
         return Finding("home.mode", FindingLevel.GOOD, said)
-    return Finding("home.mode", FindingLevel.BAD, f"{said}: other users look in", f"chmod 700 {home}")
+    return Finding("home.mode", FindingLevel.BAD, f"{said}: other users can read it", f"chmod 700 {home}")
 
 
 def above_findings(above: Iterable[tuple[Path, Folder | None]], user: int) -> Iterator[Finding]:
@@ -67,9 +71,9 @@ def above_findings(above: Iterable[tuple[Path, Folder | None]], user: int) -> It
         and (found.owner not in (user, _ROOT) or (found.mode & 0o022 and not found.mode & stat.S_ISVTX))
     ]
     if not open_ones:
-        yield Finding("home.above", FindingLevel.GOOD, "nobody else can put another folder in the home folder's place")
+        yield Finding("home.above", FindingLevel.GOOD, "no other user can replace the home folder")
     for path in open_ones:
-        what = f"other users can rename what lies in {path}, and so put a folder of theirs in the home folder's place"
+        what = f"other users can rename entries of {path}, and so replace the home folder with their own"
         yield Finding(
             "home.above", FindingLevel.BAD, what, f"move the home folder ({HOME.variable}), or: chmod go-w {path}"
         )
@@ -79,14 +83,14 @@ def secret_findings(secrets: Iterable[tuple[Path, int | None]]) -> Iterator[Find
     """Report keys and tokens that only the home folder's mode protects from other users (pure)."""
     loose = [(path, mode) for path, mode in secrets if mode is not None and mode & 0o077]
     if not loose:
-        yield Finding("home.secrets", FindingLevel.GOOD, "keys, tokens and database are their owner's alone")
+        yield Finding("home.secrets", FindingLevel.GOOD, "only their owner can read keys, tokens and database")
     for path, mode in loose:
         yield Finding("home.secrets", FindingLevel.BAD, f"{path} has mode {mode:04o}", f"chmod 600 {path}")
 
 
 def disk_finding(home: Path, free_bytes: int) -> Finding:
     """Judge the free disk space (pure)."""
-    what, todo = f"{free_bytes / (1 << 30):.1f} GiB are free for {home}", "make room, or move the home folder"
+    what, todo = f"{home} has {free_bytes / (1 << 30):.1f} GiB of free space", "make room, or move the home folder"
     if free_bytes < FULL_BYTES:
         return Finding("disk.free", FindingLevel.BAD, f"{what}: no job begins", todo, Topic.MACHINE)
     if free_bytes < MIN_FREE_BYTES:
@@ -108,10 +112,12 @@ def _fence() -> Finding:
     fence = what_holds()
     if fence.way is None:
         todo = "allow user namespaces to this user, or run jobs' boxes as containers (worker.box_backend)"
-        return Finding("fence", FindingLevel.WARN, f"programs of tenants cannot be fenced here: {fence.why}", todo)
+        return Finding("fence", FindingLevel.WARN, f"tenants' programs cannot be fenced here: {fence.why}", todo)
     if fence.missing:
-        return Finding("fence", FindingLevel.GOOD, f"programs of tenants are fenced ({fence.way}), without {fence.why}")
-    return Finding("fence", FindingLevel.GOOD, f"programs of tenants are fenced ({fence.way})")
+        return Finding(
+            "fence", FindingLevel.GOOD, f"tenants' programs are fenced ({fence.way}), except for {fence.why}"
+        )
+    return Finding("fence", FindingLevel.GOOD, f"tenants' programs are fenced ({fence.way})")
 
 
 def _look(path: Path) -> Folder | None:

@@ -81,16 +81,18 @@ def take_variables(file: Path) -> dict[str, str]:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Check the network if asked to, then execute the command; without a command, exit with 0."""
     parser = argparse.ArgumentParser(prog="in_pod", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--variables", type=Path, help="file with the variables of the box, a JSON object")
-    parser.add_argument("--processes", type=int, help="processes and threads that its user may have")
-    parser.add_argument("--shut-within", type=float, help="seconds that the network may take to be shut")
-    parser.add_argument("--looks", type=int, default=1, help="how many times in a row nothing is reached")
+    parser.add_argument("--variables", type=Path, help="file with the box's environment variables, as a JSON object")
+    parser.add_argument("--processes", type=int, help="largest number of processes and threads of its user")
+    parser.add_argument("--shut-within", type=float, help="seconds to wait until the network is closed")
+    parser.add_argument(
+        "--looks", type=int, default=1, help="number of consecutive failed attempts that prove a closed network"
+    )
     parser.add_argument("command", nargs="*")
     asked = parser.parse_args(arguments)
     if asked.shut_within is not None:
         host, port = os.environ.get(API_HOST, ""), os.environ.get(API_PORT, "")
         if not (host and port.isdecimal()):
-            print(f"the network was not tried: {API_HOST} and {API_PORT} say no address", file=sys.stderr)
+            print(f"the network was not tested: {API_HOST} and {API_PORT} contain no address", file=sys.stderr)
             sys.exit(UNTRIED)
         if not wait_shut(partial(reaches, host, int(port)), asked.shut_within, asked.looks, SystemClock()):
             print(f"the network is open: this pod reaches the cluster's API at {host}:{port}", file=sys.stderr)

@@ -287,7 +287,7 @@ def _bring_paths(spec: dict[str, Any]) -> None:
     wanted |= dict.fromkeys(spec["sockets"], "readable")
     wanted |= dict.fromkeys(spec["writable"], "writable")
     if "/" in wanted:
-        raise ValueError("the whole root folder is named; name what is needed of it")
+        raise ValueError("the root folder itself was named; name only the folders that are needed")
     # Mount inner paths after, and over, the paths that contain them.
     for path, kind in sorted(wanted.items(), key=lambda item: item[0].count("/")):
         if kind == "hidden":

@@ -212,7 +212,7 @@ def _look(folder: int, name: str, shown: str) -> os.stat_result:
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except (OSError, ValueError) as cause:
-        raise OutputRefused(f"output {shown}: there is nothing at {shown}") from cause
+        raise OutputRefused(f"output {shown}: {shown} does not exist") from cause
     _check_kind(shown, found)
     return found
 
@@ -222,7 +222,7 @@ def _step(folder: int, name: str, shown: str) -> int:
         return os.open(name, _FOLDER, dir_fd=folder)
     except (OSError, ValueError) as cause:
         if not stat.S_ISDIR(_look(folder, name, shown).st_mode):
-            raise OutputRefused(f"{shown!r} on the way to the output is no folder") from cause
+            raise OutputRefused(f"{shown!r} on the path to the output is not a folder") from cause
         if isinstance(cause, ValueError):
             raise
         raise OutputRefused(f"the folder {shown!r} in an output cannot be read: {cause.strerror}") from cause
@@ -235,7 +235,7 @@ def _names_in(folder: int, shown: str) -> list[str]:
         raise OutputRefused(f"the folder {shown!r} in an output cannot be read: {cause.strerror}") from cause
     for name in names:
         if not is_utf8(name):
-            raise OutputRefused(f"{os.fsencode(name)!r} in the output {shown!r} is no name in UTF-8")
+            raise OutputRefused(f"{os.fsencode(name)!r} in the output {shown!r} is not valid UTF-8")
     return names
 
 
@@ -252,9 +252,9 @@ def _check_kind(shown: str, found: os.stat_result) -> None:
 def _check_file(shown: str, found: os.stat_result) -> None:
     _check_kind(shown, found)
     if not stat.S_ISREG(found.st_mode):
-        raise OutputRefused(f"{shown!r} in the output is no file any more")
+        raise OutputRefused(f"{shown!r} in the output is no longer a file")
     if found.st_nlink > 1:
-        raise OutputRefused(f"{shown!r} in the output is a hard link: the file has another name, too")
+        raise OutputRefused(f"{shown!r} in the output is a hard link: the file also has another name")
     if found.st_size - found.st_blocks * 512 > MAX_HOLE_BYTES:
         raise OutputRefused(
             f"{shown!r} in the output has holes: {found.st_size} bytes, of which {found.st_blocks * 512} are there"

@@ -141,5 +141,5 @@ def _landlock() -> dict[FencePart, str]:
     try:
         abi = kernel.landlock_abi()
     except OSError as error:
-        return {FencePart.LANDLOCK: f"the kernel has none, or it is switched off: {error.strerror}"}
+        return {FencePart.LANDLOCK: f"the kernel has no Landlock, or it is switched off: {error.strerror}"}
     return {} if abi >= kernel.ABI_REFER else {FencePart.LANDLOCK: f"the kernel's is version {abi}; 2 is needed"}

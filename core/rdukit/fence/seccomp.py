@@ -55,7 +55,7 @@ _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 
 #: Purpose → calls that are refused with any arguments.
 REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
-    "looking into other processes": (
+    "reading other processes' memory": (
         "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "kcmp", "pidfd_getfd", "move_pages",
         "migrate_pages", "perf_event_open", "lookup_dcookie",
     ),
@@ -64,8 +64,8 @@ REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
         "fsmount", "fspick", "mount_setattr", "statmount", "listmount", "quotactl", "quotactl_fd", "swapon", "swapoff",
     ),
     "namespaces": ("unshare", "setns", "sethostname", "setdomainname"),
-    "files beside their paths": ("name_to_handle_at", "open_by_handle_at", "fanotify_init", "fanotify_mark"),
-    "the kernel's own programs and keys": (
+    "files by handle instead of path": ("name_to_handle_at", "open_by_handle_at", "fanotify_init", "fanotify_mark"),
+    "the kernel's BPF programs and keys": (
         "bpf", "add_key", "request_key", "keyctl", "userfaultfd", "io_uring_setup", "io_uring_enter",
         "io_uring_register",
     ),
@@ -166,7 +166,9 @@ def make_filter(
         InvalidArgument: the processor's numbers are not known.
     """
     if machine not in numbers:
-        raise InvalidArgument(f"system calls of {machine!r} are not known; known: {', '.join(numbers)}")
+        raise InvalidArgument(
+            f"the system call numbers of {machine!r} are unknown; expected one of {', '.join(numbers)}"
+        )
     known = numbers[machine]
     program = [
         Instruction(_LOAD_WORD, 0, 0, _PROCESSOR_AT),

@@ -86,7 +86,7 @@ def load_cached(path: Path, now_s: float) -> bytes | None:
     try:
         content = unseal(path.read_bytes())
         if content is None:
-            logger.warning("cached file is damaged and will be made again: path=%s", path)
+            logger.warning("cached file is damaged and will be rebuilt: path=%s", path)
             path.unlink(missing_ok=True)
             return None
     except FileNotFoundError:

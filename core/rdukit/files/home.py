@@ -41,7 +41,7 @@ class HomeAction(Enum):
     MEND = auto()
     #: The folder belongs to another user, who could decide what this process runs.
     REFUSE_OWNER = auto()
-    #: Other users write in it, or it has other contents than a home folder: closing it could take these from them.
+    #: Other users write to the folder, or it has unrelated files, so closing it could lock out its users.
     REFUSE_CONTENT = auto()
 
 
@@ -123,14 +123,14 @@ def _settle(home: Path, *, may_make: bool) -> Path:
     elif step is HomeAction.REFUSE_OWNER:
         assert found is not None
         raise PermissionDenied(
-            f"home folder {home} belongs to user {found.owner}, who could decide what this process of user "
-            f"{os.geteuid()} runs; run as user {found.owner}, or set {HOME.variable} to a folder of your own"
+            f"home folder {home} belongs to user {found.owner}, who could make this process of user {os.geteuid()} "
+            f"run other code; run as user {found.owner}, or set {HOME.variable} to a folder of your own"
         )
     elif step is HomeAction.REFUSE_CONTENT:
         assert found is not None
         raise PermissionDenied(
-            f"home folder {home} is open to other users (mode {found.mode:04o}) and has other things in it; "
-            f"set {HOME.variable} to a folder of its own, or close this one: chmod 700 {home}"
+            f"home folder {home} is open to other users (mode {found.mode:04o}) and holds other files; set "
+            f"{HOME.variable} to a new folder, or close this one: chmod 700 {home}"
         )
     return home
 

@@ -71,7 +71,7 @@ def check_kind(path: Path, mode: int) -> None:
     if stat.S_ISLNK(mode):
         raise InvalidArgument(f"{str(path)!r} is a link, and links are not stored; put what it points to in its place")
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise InvalidArgument(f"{str(path)!r} is neither a file nor a folder, and nothing else is stored; remove it")
+        raise InvalidArgument(f"{str(path)!r} is neither a file nor a folder, so it cannot be stored; remove it")
 
 
 def is_utf8(text: str) -> bool:
@@ -94,4 +94,4 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
             yield from entries
     except FileNotFoundError as cause:
-        raise NotFound(f"there is nothing at {folder}") from cause
+        raise NotFound(f"{folder} does not exist") from cause

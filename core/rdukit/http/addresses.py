@@ -71,7 +71,7 @@ def connect_allowed(
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as cause:
-        raise Unavailable(f"host {host!r} is not known: {cause}") from cause
+        raise Unavailable(f"unknown host {host!r}: {cause}") from cause
     refusal: Network | None = None
     failure: OSError | None = None
     for family, kind, protocol, _, place in found:
@@ -91,7 +91,7 @@ def connect_allowed(
         return connection
     if failure is None and refusal is not None:
         raise PermissionDenied(
-            f"host {host!r} is at an address in {refusal}, which boxes never fetch from; use another host, or let an "
-            "operator name its network in the setting artifacts.allowed_networks"
+            f"host {host!r} has an address in {refusal}, from which boxes never fetch; use another host, or ask an "
+            f"operator to add its network to artifacts.allowed_networks"
         )
     raise Unavailable(f"{host}:{port} does not answer: {failure}") from failure

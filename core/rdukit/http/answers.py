@@ -28,7 +28,7 @@ def refuse_packed(headers: Mapping[str, str], who: str, refusal: Refusal = Unava
     """
     packed = headers.get("content-encoding", "").strip().lower()
     if packed not in {"", "identity"}:
-        raise refusal(f"{who} answers packed ({packed[:40]!r}); expected an answer without Content-Encoding")
+        raise refusal(f"{who} sent a compressed answer ({packed[:40]!r}); expected an answer without Content-Encoding")
 
 
 def read_bounded(blocks: Iterable[bytes], max_bytes: int, who: str, refusal: Refusal = Unavailable) -> bytes:
@@ -69,4 +69,4 @@ async def read_beginning(blocks: AsyncIterable[bytes], max_bytes: int) -> bytes:
 
 def _check(size: int, max_bytes: int, who: str, refusal: Refusal) -> None:
     if size > max_bytes:
-        raise refusal(f"{who} gives an answer of more than {max_bytes} bytes")
+        raise refusal(f"{who} sent an answer of more than {max_bytes} bytes")

@@ -202,7 +202,7 @@ def check_head(
             words = "the request is HTTP/1.0 with Transfer-Encoding; expected HTTP/1.1, or a Content-Length"
             return MalformedRequest(words, field="transfer-encoding")
     elif not number_of_hosts:
-        return MalformedRequest("the request has no Host header, which HTTP/1.1 asks for", field="host")
+        return MalformedRequest("the request has no Host header; HTTP/1.1 requires one", field="host")
     if hosts is None:
         return None
     if number_of_hosts and not hosts.allows(host):
@@ -227,9 +227,8 @@ def choose_connections(wanted: int, files: int) -> int:
 def _foreign(field: str, value: bytes) -> PermissionDenied:
     shown = ascii(value[:80].decode("latin-1"))
     return PermissionDenied(
-        f"{field.capitalize()} {shown} is not a name of this box, which asks for no token; expected "
-        "loopback names, the "
-        "address that it listens at, and the names in box.hosts",
+        f"{field.capitalize()} {shown} is not a name of this box; without tokens a box accepts only loopback names, "
+        f"its listening address, and the names in box.hosts",
         field=field,
     )
 

@@ -204,7 +204,7 @@ class GuardedHttp(UvicornHttp):
         elif not watch.is_in_head and self.cycle.response_started:
             self.transport.abort()
         else:
-            words = f"the rest of the request did not come within {self._limits.silence_s:g} s"
+            words = f"the rest of the request did not arrive within {self._limits.silence_s:g} s"
             if not watch.is_in_head:
                 words += f", nor {MIN_BODY_BYTES_S} bytes of its body a second"
             self._refuse(RequestTimeout(words, field="request"))

@@ -78,7 +78,7 @@ def parse_rest_address(url: str) -> WireAddress:
         return WireAddress(url)
     path = unquote(url.removeprefix(SCHEME)) if url.startswith(SCHEME) else ""
     if not path.startswith("/") or "\0" in path:
-        raise InvalidArgument(f"{url!r} is not the address of a box; expected http://HOST:PORT, {SCHEME}%2FPATH")
+        raise InvalidArgument(f"{url!r} is not a box's address; expected http://HOST:PORT or {SCHEME}%2FPATH")
     return WireAddress(f"http://{HOST}", Path(path))
 
 
@@ -109,7 +109,7 @@ def listen_at(path: Path, mode: int = 0o600, backlog: int = 512, *, is_ours: boo
     """
     with SocketPath(path) as short:
         if not is_ours and is_listening(short.text):
-            raise InvalidArgument(f"somebody listens at {path} already; pass another folder")
+            raise InvalidArgument(f"another process already listens at {path}; pass another folder")
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             if path.is_socket():

@@ -51,7 +51,7 @@ def check_url(url: str, field: str) -> str:
         or not url.isprintable()
         or " " in url
     ):
-        message = f"{field}: {url[:200]!r} is not valid; expected http://HOST… or https://HOST…, {MAX_URL} characters"
+        message = f"{field}: {url[:200]!r} is not valid; expected http:// or https://HOST…, up to {MAX_URL} characters"
         raise InvalidArgument(message, field=field)
     if names is not None:
         raise InvalidArgument(f"{field} has a user name in it; expected http://HOST… or https://HOST…", field=field)
@@ -134,7 +134,7 @@ async def _post(url: str, headers: dict[str, str], body: bytes, allowed: Sequenc
         status = answer.status_code
     if 200 <= status < 300:
         return status, ""
-    words = ", which would redirect; webhooks follow none" if 300 <= status < 400 else ""
+    words = ", a redirect, which webhooks do not follow" if 300 <= status < 400 else ""
     return status, f"the receiver answered {status}{words}"
 
 
@@ -158,7 +158,7 @@ async def find_address(host: str, port: int, allowed: Sequence[Network] = ()) ->
     for address in addresses:
         number = ipaddress.ip_address(address.partition("%")[0])
         if not is_public(address) and find_refusal(number, allowed) is None:
-            raise AddressRefused(f"{host} is not at a public address, and no setting allows where it is")
+            raise AddressRefused(f"{host} is not at a public address, and no setting allows its network")
     return addresses[0]
 
 
@@ -169,4 +169,6 @@ def _key_of(secret: str) -> bytes:
     try:
         return base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
     except binascii.Error as cause:
-        raise InvalidArgument(f"the webhook's secret begins with {SECRET_PREFIX} but is not base64 after it") from cause
+        raise InvalidArgument(
+            f"the webhook's secret begins with {SECRET_PREFIX}, but its rest is not base64"
+        ) from cause

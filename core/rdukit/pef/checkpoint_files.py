@@ -90,7 +90,9 @@ def checkpoint_file(checkpoint: Path, which: str = "newest", *, verify: bool = T
         NotFound: file, folder or pointer is missing. InvalidArgument: the pointer or its file is damaged.
     """
     if not checkpoint.exists():
-        raise NotFound(f"there is no checkpoint {checkpoint}; expected a safetensors file, or a folder that train made")
+        raise NotFound(
+            f"there is no checkpoint {checkpoint}; expected a safetensors file, or a folder that train wrote"
+        )
     return checkpoint if checkpoint.is_file() else find_checkpoint_file(checkpoint, which, verify=verify)
 
 
@@ -110,7 +112,7 @@ def find_checkpoint_file(folder: Path, which: str, *, verify: bool = True) -> Pa
         path = folder / Path(str(named["file"])).name
         digest = str(named["sha256"])
     except FileNotFoundError as cause:
-        why = "train with evaluate_every" if which == "best" else "it is not a checkpoint folder that train made"
+        why = "train with evaluate_every" if which == "best" else "it is not a checkpoint folder written by train"
         if (folder / "config.json").is_file():
             why = f"it is a Hugging Face folder: rdukit checkpoint convert {folder} FILE.safetensors makes a checkpoint"
         raise NotFound(f"{folder} has no {pointer}; {why}") from cause
@@ -136,7 +138,7 @@ def find_differences(
         for name, shape in wanted.items()
         if name in found and tuple(found[name]) != tuple(shape)
     ]
-    parts = (("it lacks ", missing), ("it has, and the model has not, ", unknown), ("", other))
+    parts = (("it lacks ", missing), ("only the checkpoint has ", unknown), ("", other))
     return "; ".join(f"{about}{_some(names)}" for about, names in parts if names) or None
 
 
@@ -174,7 +176,7 @@ def check_tokenizer(checkpoint: Path, file: Path) -> None:
         return
     require_same(
         identity, replace(identity, tokenizer=tokenizer_digest(file.read_text())), f"the checkpoint {checkpoint.name}",
-        str(file), "put the tokenizer there that the checkpoint was trained with",
+        str(file), "add the tokenizer with which the checkpoint was trained",
     )  # fmt: skip
 
 

@@ -255,8 +255,9 @@ def require_room(pef: Pef) -> None:
     more = next((n for n in (2, 4, 8) if n > count and fullest * count <= n * room), 8)
     where = f"each of {count} RDUs" if count > 1 else "one RDU"
     raise DoesNotFit(
-        f"{pef.name} takes {format_bytes(fullest)} of {where}, and an RDU of {pef.arch} has {format_bytes(room)}; "
-        f"divide it among more, with --n-chips {more} --tensor-parallel weight", needed_bytes=fullest, room_bytes=room,
+        f"{pef.name} takes {format_bytes(fullest)} of {where}, but an RDU of {pef.arch} has {format_bytes(room)}; "
+        f"divide the model among more RDUs with --n-chips {more} --tensor-parallel "
+        f"weight", needed_bytes=fullest, room_bytes=room,
     )  # fmt: skip
 
 

@@ -44,10 +44,14 @@ def pef() -> None:
 
 @pef.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object, figures unrounded.")
-@click.option("--sections", is_flag=True, help="Only the sections: decisions, resources, projected cost.")
-@click.option("--symbols", is_flag=True, help="Only the symbols: kind, dtype, shape, region.")
-@click.option("--memory", is_flag=True, help="Only the memory plan: what exists while each section runs, and the peak.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with unrounded figures.")
+@click.option("--sections", is_flag=True, help="Show only sections: decisions, resources, projected cost.")
+@click.option("--symbols", is_flag=True, help="Show only symbols: kind, dtype, shape, region.")
+@click.option(
+    "--memory",
+    is_flag=True,
+    help="Show only the memory plan: tensors that exist while each section runs, and the peak.",
+)
 def show(file: Path, as_json: bool, sections: bool, symbols: bool, memory: bool) -> None:
     """Show what the compiler put into FILE, and why.
 
@@ -74,7 +78,7 @@ def show(file: Path, as_json: bool, sections: bool, symbols: bool, memory: bool)
 @pef.command()
 @click.argument("before", metavar="A", type=click.Path(path_type=Path))
 @click.argument("after", metavar="B", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Every difference as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print all differences as one JSON object.")
 @click.pass_context
 def diff(context: click.Context, before: Path, after: Path, as_json: bool) -> None:
     """Show what differs between the PEFs A and B: options, inputs, sections, kernels, projected cost.
@@ -99,12 +103,15 @@ def diff(context: click.Context, before: Path, after: Path, as_json: bool) -> No
 @pef.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--section", help="Id or name of one section.")
-@click.option("--operator", help="Name, or part of it, of an operator: the sections that hold it.")
-@click.option("--ranks", type=click.IntRange(1), help="Project the reduce for this world size; default: as compiled.")
+@click.option("--operator", help="Show sections that contain this operator, given by its name or a part of it.")
 @click.option(
-    "--topology", help="Machine of the ranks, as in rdukit collective plan; default: nodes of the PEF's chip."
+    "--ranks", type=click.IntRange(1), help="World size for which the reduce is projected; default: as compiled."
 )
-@click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object, figures unrounded.")
+@click.option(
+    "--topology",
+    help="Topology that connects the ranks, as in rdukit collective plan; default: nodes with the PEF's chip.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with unrounded figures.")
 def explain(
     file: Path, section: str | None, operator: str | None, ranks: int | None, topology: str | None, as_json: bool
 ) -> None:

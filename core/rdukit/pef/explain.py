@@ -41,7 +41,7 @@ def find_sections(pef: Pef, section: str | None, operator: str | None) -> list[S
         found = exact or [s for s in found if any(operator in name for name in s.operators)]
         if not found:
             names = [name for s in pef.sections for name in s.operators]
-            raise NotFound(f"no section holds an operator {operator!r}; operators are such as {', '.join(names[:4])}")
+            raise NotFound(f"no section has an operator {operator!r}; expected a name such as {', '.join(names[:4])}")
     return found
 
 
@@ -97,7 +97,7 @@ def explain_reduce(pef: Pef, ranks: int | None, topology: str | None) -> dict[st
     """
     if ranks is None:
         if topology is not None:
-            raise InvalidArgument("--topology without --ranks changes nothing; expected both")
+            raise InvalidArgument("--topology has no effect without --ranks; give both")
         return {}
     chip = find_chip(pef.arch)
     tiles = rank_tiles(chip, pef.num_tiles)
@@ -185,7 +185,7 @@ def bounds_table(pef: Pef, sections: Sequence[Section]) -> Table:
         for s in sections
     )  # fmt: skip
     columns = ("id", "type", "section", "rule", "heuristic", "bound by", "projected", "why")
-    return Table(f"Why the sections of {pef.name} are as they are", columns, rows, frozenset({"id", "projected"}))
+    return Table(f"Decisions behind the sections of {pef.name}", columns, rows, frozenset({"id", "projected"}))
 
 
 def _decision_rows(decisions: dict[str, Any]) -> list[tuple[str, str]]:

@@ -216,7 +216,7 @@ def read_summary(path: Path, max_bytes: int = MAX_INDEX_BYTES) -> PefSummary:
     except _UNREADABLE as cause:
         raise PefCorrupt(f"{path.name} is not a readable PEF (truncated or overwritten?): {cause}") from cause
     if type(tiles) is not int or tiles < 1:
-        raise PefCorrupt(f"{path.name} says that it needs {tiles!r} tiles; expected 1 or more")
+        raise PefCorrupt(f"{path.name} states that it needs {tiles!r} tiles; expected 1 or more")
     return PefSummary(tiles, averages, answers, inference, parameters)
 
 
@@ -244,8 +244,8 @@ def _check_version(path: Path, index: dict[str, object]) -> tuple[int, int]:
         case [int(theirs), int(their_minor)]:
             if theirs != major or their_minor > minor:
                 raise PefVersionMismatch(
-                    f"PEF version mismatch: {path} has format {theirs}.{their_minor}, this runtime reads "
-                    f"{major}.0 to {major}.{minor}; compile for the installed version"
+                    f"PEF version mismatch: {path} has format {theirs}.{their_minor}, but this runtime reads "
+                    f"{major}.0 to {major}.{minor}; compile with the installed version"
                 )
             return theirs, their_minor
         case _:
@@ -260,7 +260,7 @@ def check_bound(pef: Pef, section: Section, kernel: KernelGraph) -> None:
     """
     if len(kernel.inputs) != len(section.inputs) or len(kernel.outputs) != len(section.outputs):
         raise PefCorrupt(
-            f"section {section.id} binds {len(section.inputs)} inputs and {len(section.outputs)} outputs, its "
+            f"section {section.id} binds {len(section.inputs)} inputs and {len(section.outputs)} outputs, but its "
             f"kernel has {len(kernel.inputs)} and {len(kernel.outputs)}"
         )
     for name, spec in zip(section.inputs, kernel.inputs, strict=True):

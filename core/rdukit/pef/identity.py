@@ -65,17 +65,17 @@ def identity_from_json(value: object) -> ModelIdentity:
     """
     try:
         if not isinstance(value, Mapping):
-            raise TypeError("it is no object")
+            raise TypeError("it is not a JSON object")
         sizes = value["sizes"]
         if any(not isinstance(size, int | float | str) for size in sizes.values()):
-            raise TypeError("a size is no number, word or truth value")
+            raise TypeError("a size is neither a number, a word nor a boolean")
         return ModelIdentity(
             str(value["architecture"]), {str(name): size for name, size in sizes.items()},
             tuple(str(name) for name in value.get("classes", ())), str(value.get("tokenizer", "")),
             tuple(str(name) for name in value.get("columns", ())),
         )  # fmt: skip
     except (KeyError, TypeError, AttributeError) as cause:
-        raise InvalidArgument(f"the identity of a model is damaged: {cause!r}; write it anew") from cause
+        raise InvalidArgument(f"the identity of a model is damaged: {cause!r}; write it again") from cause
 
 
 def identity_in(metadata: Mapping[str, str]) -> ModelIdentity | None:
@@ -88,7 +88,7 @@ def identity_in(metadata: Mapping[str, str]) -> ModelIdentity | None:
     try:
         return None if said is None else identity_from_json(json.loads(said))
     except ValueError as cause:
-        raise InvalidArgument(f"the identity of a model is damaged: {cause}; write it anew") from cause
+        raise InvalidArgument(f"the identity of a model is damaged: {cause}; write it again") from cause
 
 
 def metadata_of(identity: ModelIdentity) -> dict[str, str]:

@@ -81,7 +81,7 @@ def metadata_table(pef: Pef) -> Table:
     texts = {name: _short_json(value) for name, value in sorted(pef.metadata.items())}
     rows = tuple((name, text) for name, text in texts.items() if text not in _EMPTY)
     left_out = len(texts) - len(rows)
-    title = f"Metadata ({left_out} empty ones left out; --json has all)" if left_out else "Metadata"
+    title = f"Metadata ({left_out} empty ones omitted; --json prints all)" if left_out else "Metadata"
     return Table(title, ("name", "value"), rows)
 
 
@@ -120,7 +120,7 @@ def sections_table(loaded: LoadedPef) -> Table:
         )
         for s in scheduled_sections(loaded.pef)
     )  # fmt: skip
-    return Table("Sections, in schedule order (figures are the cost model's projection)", columns, rows,
+    return Table("Sections in schedule order (the cost model projects the figures)", columns, rows,
                  frozenset({"id", *columns[7:], "operators"}))  # fmt: skip
 
 
@@ -291,8 +291,8 @@ def _table(pef: Pef, plan: MemoryPlan) -> Table:
     )  # fmt: skip
     title = (
         f"Memory plan of {plan.graph}: persistent {format_bytes(plan.persistent_bytes)}, peak "
-        f"{format_bytes(plan.peak_bytes)} on the host, {format_bytes(plan.device_peak_bytes)} on the device, "
-        f"a lease asks for {format_bytes(lease_bytes(pef))}"
+        f"{format_bytes(plan.peak_bytes)} on the host, {format_bytes(plan.device_peak_bytes)} on the device; a lease "
+        f"requests {format_bytes(lease_bytes(pef))}"
     )
     return Table(title, ("id", "type", "section", "during", "scratch", "after", ""), rows,
                  frozenset({"id", "during", "scratch", "after"}))  # fmt: skip

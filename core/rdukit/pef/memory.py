@@ -60,8 +60,8 @@ def parameter_layout(pef: Pef) -> tuple[dict[str, int], int]:
         if symbol.kind is SymbolKind.PARAMETER and (name in written or sharers[symbol.region] > 1):
             how = "is changed by runs" if name in written else "shares its memory with another tensor"
             raise PefMismatch(
-                f"parameter {name!r} of {pef.name} {how}: no other checkpoint can take its place; compile "
-                "with purpose=serve"
+                f"parameter {name!r} of {pef.name} {how}: it cannot be replaced by another checkpoint; compile with "
+                f"purpose=serve"
             )
         is_buffer = symbol.kind is SymbolKind.BUFFER and name not in written and sharers[symbol.region] == 1
         if symbol.kind is SymbolKind.PARAMETER or is_buffer:

@@ -330,7 +330,7 @@ def _check_values(pef: Pef) -> None:
     for section in pef.sections:
         for counted in (section.cost, section.resources):
             if min(getattr(counted, each.name) for each in fields(counted)) < 0:
-                raise PefCorrupt(f"section {section.id} costs or occupies fewer than 0 of something")
+                raise PefCorrupt(f"section {section.id} has a negative cost or resource")
     if pef.region_bytes >= _MAX_BYTES:
         raise PefCorrupt(f"the PEF needs {pef.region_bytes} bytes of device memory; expected fewer than {_MAX_BYTES}")
 
@@ -357,16 +357,16 @@ def _check_names(pef: Pef) -> None:
                 "it again"
             )
         if symbol.scale and not _fits_scale(symbol, pef.symbols.get(symbol.scale)):
-            raise PefCorrupt(f"symbol {symbol.name!r} has its scales in {symbol.scale!r}, which does not fit")
+            raise PefCorrupt(f"symbol {symbol.name!r} has scales in {symbol.scale!r} of the wrong shape or dtype")
     for section in pef.sections:
         for name in (*section.inputs, *section.outputs):
             if name not in pef.symbols:
                 raise PefCorrupt(f"section {section.id} names symbol {name!r}, which the PEF does not define")
         bound = {*section.inputs, *section.outputs}
         if not bound.issuperset((*section.shares, *section.shares.values(), *section.holds)):
-            raise PefCorrupt(f"section {section.id} says whose memory a symbol is in that it neither reads nor makes")
+            raise PefCorrupt(f"section {section.id} assigns memory to a symbol that it neither reads nor makes")
         if min(section.scratch_bytes, *section.holds.values(), 0) < 0:
-            raise PefCorrupt(f"section {section.id} takes fewer than 0 bytes of memory")
+            raise PefCorrupt(f"section {section.id} uses a negative number of bytes")
     _check_chips(pef)
     ids = [section.id for section in pef.sections]
     if ids != list(range(len(ids))):
@@ -383,7 +383,7 @@ def _check_names(pef: Pef) -> None:
                 raise PefCorrupt(f"graph {graph.name!r} has loss {loss!r} without a seed")
         for name in graph.seeds.values():
             if pef.symbols[name].kind is not SymbolKind.SEED:
-                raise PefCorrupt(f"graph {graph.name!r} has seed {name!r}, which is of kind {pef.symbols[name].kind}")
+                raise PefCorrupt(f"graph {graph.name!r} has seed {name!r}, whose kind is {pef.symbols[name].kind}")
         if graph.evaluates:
             _check_evaluation(pef, graph)
         if any(not 0 <= i < len(ids) for i in graph.schedule):
@@ -404,10 +404,11 @@ def _check_chips(pef: Pef) -> None:
     if plan.count < 2 or len(plan.sections) != len(pef.sections) or pef.num_tiles % plan.count:
         raise PefCorrupt(
             f"the PEF is for {plan.count} chips and {pef.num_tiles} tiles, and places {len(plan.sections)} of "
-            f"{len(pef.sections)} sections; expected 2 or more, with as many tiles each, and all sections"
+            f"{len(pef.sections)} sections; expected 2 or more chips with equal numbers of tiles, and all sections "
+            f"placed"
         )
     if any(not 0 <= chip < plan.count for chips in plan.sections for chip in chips):
-        raise PefCorrupt(f"a section is on a chip that is none of {plan.count}")
+        raise PefCorrupt(f"a section is on a chip outside the {plan.count} planned ones")
     if unknown := {*plan.follows, *plan.follows.values(), *plan.divided} - set(pef.symbols):
         raise PefCorrupt(f"the PEF places symbol {min(unknown)!r}, which it does not define")
 

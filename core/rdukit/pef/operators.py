@@ -120,8 +120,8 @@ def check_operators(graph: KernelGraph) -> None:
             if is_foreign(node.op):
                 continue
             raise PefNotAllowed(
-                f"the PEF names operator {node.op[:100]!r}, which is not among those that the compiler emits; a PEF "
-                "may name no other"
+                f"the PEF names operator {node.op[:100]!r}, which the compiler never emits; a PEF may use only "
+                f"operators that it emits"
             )
         _check_arguments(node, signature)
 
@@ -142,7 +142,7 @@ def check_values(graph: KernelGraph, hyperparameters: Mapping[str, float]) -> No
     for node in graph.nodes:
         for name in _scalars([*node.args, *node.kwargs.values()]):
             if name not in hyperparameters:
-                raise PefCorrupt(f"kernel node {node.name!r} reads {name[:100]!r}, which the PEF has no value for")
+                raise PefCorrupt(f"kernel node {node.name!r} reads {name[:100]!r}, for which the PEF has no value")
 
 
 def _scalars(arguments: list[Argument]) -> list[str]:
@@ -165,7 +165,7 @@ def _check_arguments(node: KernelNode, signature: OperatorSignature) -> None:
     left = {parameter.name: parameter for parameter in (*positional[len(node.args) :], *named)}
     for name, argument in node.kwargs.items():
         if name not in left:
-            raise PefCorrupt(f"{node.op} of node {node.name!r} has no parameter {name[:40]!r}, or has it twice")
+            raise PefCorrupt(f"{node.op} of node {node.name!r} has parameter {name[:40]!r} twice, or does not know it")
         _check_argument(node, left.pop(name), argument)
     if missing := [parameter.name for parameter in left.values() if not parameter.has_default]:
         raise PefCorrupt(f"{node.op} of node {node.name!r} lacks {', '.join(missing)}")

@@ -139,7 +139,7 @@ class Undecodable:
     """Placeholder of a message that cannot be decoded."""
 
     def __init__(self, size: int, reason: str) -> None:
-        self.error = MalformedRequest(f"the request's {size} bytes cannot be decoded: {reason}", field="request")
+        self.error = MalformedRequest(f"the request of {size} bytes cannot be decoded: {reason}", field="request")
 
 
 def add_strictly(add_to_server: Callable[[Any, Any], None], servicer: object, server: Any) -> None:

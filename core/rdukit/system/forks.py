@@ -311,7 +311,7 @@ class ForkServer(Closable):
                     self._channel.sendmsg([b"fork"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
             except OSError as cause:
                 os.close(reader)
-                raise Unavailable(f"the fork server takes no request: {cause}") from cause
+                raise Unavailable(f"the fork server rejected the request: {cause}") from cause
         pid = _read_number(reader)
         if pid is None:
             os.close(reader)

@@ -89,7 +89,7 @@ def main(arguments: Sequence[str]) -> int:
         memory.write_text(json.dumps(asdict(state)))
     if is_over:
         seconds = time.monotonic() - (state.hung_since or began)
-        _say(f"hang_guard: the part has not answered for {seconds:.0f} s and is ended, to be started again")
+        _say(f"hang_guard: the process has not answered for {seconds:.0f} s; it is terminated and restarted")
         for pid in _children_of_init():
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)

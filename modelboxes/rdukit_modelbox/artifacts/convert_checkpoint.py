@@ -36,8 +36,8 @@ def convert_checkpoint(source: Path, target: Path) -> dict[str, tuple[int, ...]]
         raise NotFound(f"there is no file {source}") from cause
     except _DAMAGE as cause:
         raise InvalidArgument(
-            f"{source} is damaged, or holds more than tensors and plain values, which could run code; expected what "
-            "torch.save(model.state_dict(), FILE) writes"
+            f"{source} is damaged, or contains objects other than tensors and plain values, which could run code; "
+            f"expected a file written by torch.save(model.state_dict(), FILE)"
         ) from cause
     for key in _NESTED:
         if isinstance(value, Mapping) and isinstance(value.get(key), Mapping):

@@ -105,7 +105,7 @@ def _take(opened: Opened, uri: str, path: Path, max_bytes: int, watch: Watch) ->
         _check_size(uri, size, max_bytes)
         free = shutil.disk_usage(path.parent).free
         if size - opened.start > free - KEPT_FREE:
-            raise NoResources(f"{uri} has {size} bytes; {free} are free under {path.parent}")
+            raise NoResources(f"{uri} has {size} bytes, but {path.parent} has only {free} free")
     with path.open("r+b" if opened.start else "wb") as stream:
         there = opened.start
         stream.seek(there)

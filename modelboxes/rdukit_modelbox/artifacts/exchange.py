@@ -33,9 +33,9 @@ def bring_inputs(context: VerbContext, inputs: Mapping[str, Path], exchange: Exc
     for slot, digest in digests.items():
         path = found[slot]
         if not path.is_file():
-            raise InvalidArgument(f"input {slot!r}: a digest is for a file, {path} is none")
+            raise InvalidArgument(f"input {slot!r}: a digest is only for a file, and {path} is not a file")
         if (given := sha256_of_file(path)) != digest:
-            raise InvalidArgument(f"input {slot!r}: {path} has sha256 {given}, asked for is {digest}")
+            raise InvalidArgument(f"input {slot!r}: {path} has sha256 {given}; expected {digest}")
     limits, legal_roots = current_limits(), [root.resolve() for root in (*roots, store.folder)]
     for slot, path in found.items():
         screen(path, f"input {slot!r}", legal_roots, limits)

@@ -58,20 +58,20 @@ class HttpSource:
                 unit, _, rest = (response.getheader("Content-Range") or "").partition(" ")
                 first, _, total = rest.partition("/")
                 if unit != "bytes" or _number(first.partition("-")[0]) != start:
-                    raise Unavailable(f"{uri} sent another part than requested")
+                    raise Unavailable(f"{uri} sent a different range than requested")
                 size = _number(total)
             case 416:
                 raise TransferInterrupted("the content became shorter")
             case 404 | 410:
-                raise NotFound(f"there is nothing at {uri} (HTTP {response.status})")
+                raise NotFound(f"{uri} does not exist (HTTP {response.status})")
             case 401 | 403 | 407:
-                raise PermissionDenied(f"{uri} is not given to this box (HTTP {response.status})")
+                raise PermissionDenied(f"{uri} refuses this box (HTTP {response.status})")
             case status if status in _AGAIN:
                 raise TransferInterrupted(f"HTTP {status}")
             case status:
                 raise Unavailable(f"{uri} answered HTTP {status}")
         if response.getheader("Content-Encoding", "identity") != "identity":
-            raise Unavailable(f"{uri} is encoded although asked not to be; serve it as it is")
+            raise Unavailable(f"{uri} is encoded although the request excluded that; serve it without encoding")
         left = None if size is None else size - start
         return Opened(start, size, _validator(response), _blocks(connection, response, left))
 
@@ -107,7 +107,9 @@ class HttpSource:
             return connection, connection.getresponse()
         except ssl.SSLCertVerificationError as cause:
             connection.close()
-            raise PermissionDenied(f"{host} has no certificate that is trusted here: {cause.verify_message}") from cause
+            raise PermissionDenied(
+                f"this box does not trust the certificate of {host}: {cause.verify_message}"
+            ) from cause
         except (OSError, http.client.HTTPException) as cause:
             connection.close()
             raise TransferInterrupted(f"{type(cause).__name__}: {cause}") from cause

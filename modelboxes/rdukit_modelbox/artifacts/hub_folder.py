@@ -164,7 +164,7 @@ def check_tokenizer_form(folder: Path) -> None:
     others = [name for name in OTHER_TOKENIZERS if (folder / name).is_file()]
     if others and not (folder / TOKENIZER_FILE).is_file():
         raise NotFound(
-            f"{folder} has its tokenizer as {', '.join(others)} only; expected {TOKENIZER_FILE}. Write it with "
+            f"{folder} has a tokenizer only as {', '.join(others)}; expected {TOKENIZER_FILE}. Write it with "
             f"python -c \"from transformers import AutoTokenizer as T; T.from_pretrained('{folder}')"
             f".save_pretrained('{folder}')\", which needs the packages transformers and sentencepiece"
         )
@@ -278,7 +278,7 @@ def write_checkpoint(
     try:
         sampling = sampling_of(known)
     except (ValueError, TypeError) as cause:
-        raise InvalidArgument(f"{generation} has an option of sampling that is no number: {cause}") from cause
+        raise InvalidArgument(f"{generation} has a sampling option that is not a number: {cause}") from cause
     written = {"vocab_size": vocabulary, **({"eos_token_id": ends} if ends is not None else {}), **sampling}
     if hub.entry.task == TEXT_TO_TEXT:
         said = known if generation.is_file() else hub.config

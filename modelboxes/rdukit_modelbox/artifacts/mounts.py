@@ -141,7 +141,7 @@ def plan_exchange(mounts: Mounts, box: Box, verb: Verb, given: Mapping[str, str]
         for slot in box.slots_of(verb).outputs:
             if slot.schemes is not None and "s3" not in slot.schemes:
                 legal = ", ".join(slot.schemes)
-                raise InvalidArgument(f"output: {slot.name} of {box.name} {verb} does not go to s3; expected {legal}")
+                raise InvalidArgument(f"output: {slot.name} of {box.name} {verb} cannot go to s3; expected {legal}")
     return Exchange(
         remote, digests, {slot.name: slot.kind for slot in box.slots_of(verb).inputs},
         tuple(map(str, mounts.folders)), str(mounts.artifacts), upload,
@@ -168,7 +168,7 @@ def _resolve_slot(mounts: Mounts, slot: ArtifactSlot, text: str) -> Path:
         text = f"{slot.mount}/{text}"
     path = mounts.resolve(text, what)
     if not path.exists():
-        raise NotFound(f"{what}: there is nothing at {path}")
+        raise NotFound(f"{what}: {path} does not exist")
     if slot.kind != "any" and path.is_dir() != (slot.kind == "folder"):
         raise InvalidArgument(f"{what}: {path} must be a {slot.kind}")
     return path

@@ -83,7 +83,10 @@ def parse_reference(text: str, what: str) -> Reference:
     if parts.scheme == "s3":
         key = unquote(parts.path.removeprefix("/"))
         if not _BUCKET.fullmatch(parts.netloc):
-            raise refuse(f"{parts.netloc!r} is no bucket's name (3 to 63 small letters, digits, dots and hyphens)")
+            raise refuse(
+                f"{parts.netloc!r} is not a bucket's name; expected 3 to 63 lower-case letters, digits, dots "
+                f"and hyphens"
+            )
         if parts.query:
             raise refuse("a query")
         if ".." in key.split("/"):
@@ -137,6 +140,6 @@ def text_of(value: object, what: str) -> str:
         if digest is None:
             return uri
         if "#" in uri or not isinstance(digest, str) or parse_fragment(f"sha256={digest}", what) is None:
-            raise InvalidArgument(f"{what}: give the digest once")
+            raise InvalidArgument(f"{what}: the digest is repeated; give it once")
         return f"{uri if '://' in uri else f'file://{quote(uri)}'}#sha256={digest}"
     raise InvalidArgument(f'{what}: expected a path or URI, or {{"uri": …, "sha256": …}}')

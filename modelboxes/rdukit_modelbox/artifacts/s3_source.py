@@ -99,7 +99,7 @@ def list_objects(client: Any, bucket: str, prefix: str) -> dict[str, tuple[int, 
     except TransferInterrupted as cause:
         raise Unavailable(f"s3://{bucket}/{prefix} cannot be listed: {cause}") from cause
     if not found:
-        raise NotFound(f"there is nothing below s3://{bucket}/{prefix}")
+        raise NotFound(f"s3://{bucket}/{prefix} contains no objects")
     return found
 
 
@@ -145,7 +145,7 @@ def _told(uri: str, response: Any, cause: Exception) -> RdukitError | TransferIn
     error = response.get("Error", {}) if isinstance(response, dict) else {}
     code = str(error.get("Code", ""))
     if code in _MISSING:
-        return NotFound(f"there is nothing at {uri} ({code})")
+        return NotFound(f"{uri} does not exist ({code})")
     if code in _FORBIDDEN:
-        return PermissionDenied(f"{uri} is not given to this box ({code})")
+        return PermissionDenied(f"{uri} refuses this box ({code})")
     return TransferInterrupted(f"{code}: {error.get('Message') or cause}")

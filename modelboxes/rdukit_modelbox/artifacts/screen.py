@@ -25,8 +25,8 @@ def screen(path: Path, what: str, roots: Sequence[Path], limits: UnpackLimits) -
         suffix = file.suffix.lower()
         if suffix in PICKLE_SUFFIXES or _is_pickle(file, head):
             raise InvalidArgument(
-                f"{what}: {file.name} is a pickle, which can run any program when it is read; expected safetensors; "
-                "convert it where you trust it: rdukit box convert FILE.pt -o FILE.safetensors"
+                f"{what}: {file.name} is a pickle, which can run any program when read; expected safetensors; convert "
+                f"it on a machine that may run it: rdukit box convert FILE.pt -o FILE.safetensors"
             )
         if suffix == ".npz":
             check_zip(file, limits)
@@ -45,14 +45,16 @@ def _files(path: Path, what: str, roots: Sequence[Path]) -> Iterator[Path]:
         for name in files:
             entry = Path(folder, name)
             if not entry.is_file():
-                raise InvalidArgument(f"{what}: {entry} is neither a file nor a folder, which is refused")
+                raise InvalidArgument(f"{what}: {entry} is neither a file nor a folder; remove it")
             yield entry
 
 
 def _check_inside(path: Path, what: str, roots: Sequence[Path]) -> None:
     target = path.resolve()
     if not any(target == root or root in target.parents for root in roots):
-        raise InvalidArgument(f"{what}: {path} leads to {target}, outside this box's mounts, which is refused")
+        raise InvalidArgument(
+            f"{what}: {path} leads to {target}, outside this box's mounts; expected a path inside them"
+        )
 
 
 def _is_pickle(path: Path, head: bytes) -> bool:

@@ -15,20 +15,23 @@ MAX_RATIO: Final = Setting(
 CACHE_BYTES: Final = Setting(
     "artifacts.cache_bytes",
     100 << 30,
-    "Bytes of fetched artifacts that a box keeps; the longest unused are evicted first.",
+    "Bytes of fetched artifacts that a box keeps; it evicts least recently used ones first.",
     int,
 )
-ATTEMPTS: Final = Setting("artifacts.attempts", 5, "Successive cut connections after which a fetch fails.", int)
+ATTEMPTS: Final = Setting(
+    "artifacts.attempts", 5, "Number of consecutive cut connections after which a fetch fails.", int
+)
 TIMEOUT_S: Final = Setting(
     "artifacts.timeout_s", 30.0, "Seconds without a byte after which a connection is cut.", float
 )
 REFUSED_NETWORKS: Final = Setting(
     "artifacts.refused_networks",
     NOT_PUBLIC,
-    "Networks that http artifacts are never fetched from: loopback, private, link-local, multicast and metadata ones.",
+    "Networks from which http artifacts are never fetched: loopback, private, link-local, multicast and metadata "
+    "networks.",
     str,
 )
 ALLOWED_NETWORKS: Final = Setting(
     "artifacts.allowed_networks", "none",
-    "Exceptions: networks that http artifacts may be fetched from although `artifacts.refused_networks` has them.", str,
+    "Exceptions to `artifacts.refused_networks`: networks from which http artifacts may be fetched.", str,
 )  # fmt: skip

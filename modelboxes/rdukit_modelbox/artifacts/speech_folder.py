@@ -17,9 +17,9 @@ from rdukit_serving.text.chat_template import GENERATION_FILE, TOKENIZER_FILE
 from rdukit_zoo.checkpoints.folder import HubFolder, read_optional_json
 
 PROCESSOR: Final = "preprocessor_config.json"
-#: Keys of the processor → what is computed.
+#: Keys of the processor → value that is computed.
 _FIXED: Final = (("padding_value", 0.0), ("dither", 0.0), ("do_normalize", False))
-#: Keys of ``generation_config.json`` that ask for what is not done.
+#: Keys of ``generation_config.json`` for unsupported options.
 _NOT_DONE: Final = (
     "condition_on_prev_tokens", "no_speech_threshold", "logprob_threshold", "compression_ratio_threshold",
 )  # fmt: skip
@@ -66,7 +66,7 @@ def _audio_form(hub: HubFolder) -> AudioForm:
 def _speech_tokens(hub: HubFolder) -> SpeechTokens:
     file, path = hub.path / TOKENIZER_FILE, hub.path / GENERATION_FILE
     if not file.is_file():
-        raise NotFound(f"{file} is not there: transcripts need the model's tokenizer; put it into the folder")
+        raise NotFound(f"{file} is missing; transcripts need the model's tokenizer, so put it into the folder")
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as cause:  # what the library raises has no other class
@@ -74,7 +74,9 @@ def _speech_tokens(hub: HubFolder) -> SpeechTokens:
     known = read_optional_json(path)
     asked = [f"{key} is {known[key]!r}" for key in _NOT_DONE if known.get(key) not in (None, False)]
     if asked:
-        raise InvalidArgument(f"{path}: {', '.join(asked)}; expected none, as windows are transcribed once each")
+        raise InvalidArgument(
+            f"{path}: {', '.join(asked)}; expected none of these options, because each window is transcribed once"
+        )
     start = _number(path, known, "decoder_start_token_id", tokenizer.token_to_id("<|startoftranscript|>"))
     end = _number(path, known, "eos_token_id", tokenizer.token_to_id("<|endoftext|>"))
     if start is None or end is None:

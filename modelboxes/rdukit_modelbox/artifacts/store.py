@@ -61,7 +61,8 @@ class ArtifactStore:
 
         Raises:
             NotFound, PermissionDenied: by the server, or a refused address.
-            InvalidArgument: the content has another digest than the reference, is too large, or is no archive although
+            InvalidArgument: the content has another digest than the reference, is too large, or is not an archive
+            although
                 a folder is needed.
             NoResources: the disk is full.
             Unavailable: the server was cut off too often, or boto3 is missing.
@@ -101,7 +102,7 @@ class ArtifactStore:
             )  # fmt: skip
             digest = sha256_of_file(partial)
             if reference.sha256 is not None and digest != reference.sha256:
-                raise InvalidArgument(f"{reference.uri} has sha256 {digest}, asked for is {reference.sha256}")
+                raise InvalidArgument(f"{reference.uri} has sha256 {digest}; expected {reference.sha256}")
         except InvalidArgument:
             partial.unlink(missing_ok=True)
             raise
@@ -150,7 +151,7 @@ class ArtifactStore:
     def _unpacked(self, archive: Path, watch: Watch) -> Path:
         if find_kind(archive) is None:
             raise InvalidArgument(
-                f"{archive.name} is no folder; expected a .zip, a .tar.gz, or an s3:// prefix that ends with /"
+                f"{archive.name} is not a folder; expected a .zip, a .tar.gz, or an s3:// prefix that ends with /"
             )
         target = self.folder / "folders" / archive.parent.name
         if not target.is_dir():

@@ -106,9 +106,14 @@ def _zip_members(path: Path, limits: UnpackLimits) -> Iterator[tuple[str, "_Read
         for info in infos:
             kind = stat.S_IFMT(info.external_attr >> 16)
             if kind not in {0, stat.S_IFREG, stat.S_IFDIR}:
-                raise InvalidArgument(f"{path.name}: member {info.filename!r} is a link or device, which is refused")
+                raise InvalidArgument(
+                    f"{path.name}: member {info.filename!r} is a link or device; expected files and folders"
+                )
             if info.flag_bits & 1:
-                raise InvalidArgument(f"{path.name}: member {info.filename!r} is encrypted, which cannot be read")
+                raise InvalidArgument(
+                    f"{path.name}: member {info.filename!r} is encrypted and cannot be read; "
+                    f"expected an archive without encryption"
+                )
             if info.is_dir():
                 yield info.filename, None
                 continue
@@ -138,7 +143,9 @@ def _tar_members(path: Path, limits: UnpackLimits) -> Iterator[tuple[str, "_Read
                     assert stream is not None
                     yield member.name, stream
                 else:
-                    raise InvalidArgument(f"{path.name}: member {member.name!r} is a link or device, which is refused")
+                    raise InvalidArgument(
+                        f"{path.name}: member {member.name!r} is a link or device; expected files and folders"
+                    )
 
 
 class _Readable(Protocol):
@@ -178,7 +185,7 @@ class _Counted:
 def _write(path: Path, folder: Path, name: str, stream: "_Readable | None", step: Callable[[], None]) -> None:
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or "\\" in name or "\0" in name or ".." in parts or len(name) > 1000:
-        raise InvalidArgument(f"{path.name}: member {name!r} leads out of the archive, which is refused")
+        raise InvalidArgument(f"{path.name}: member {name!r} leads out of the archive; expected relative paths")
     target = folder.joinpath(*parts)
     if stream is None:
         target.mkdir(parents=True, exist_ok=True)
@@ -191,7 +198,7 @@ def _write(path: Path, folder: Path, name: str, stream: "_Readable | None", step
                 written.write(block)
                 step()
     except (FileExistsError, IsADirectoryError) as cause:
-        raise InvalidArgument(f"{path.name}: member {name!r} is there twice") from cause
+        raise InvalidArgument(f"{path.name}: member {name!r} is repeated; expected each once") from cause
 
 
 @contextmanager
@@ -199,8 +206,8 @@ def _damage(path: Path) -> Iterator[None]:
     try:
         yield
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, NotImplementedError) as cause:
-        raise InvalidArgument(f"{path.name} is no archive that can be read: {cause}") from cause
+        raise InvalidArgument(f"{path.name} is not a readable archive: {cause}") from cause
     except OSError as cause:
         if cause.errno is None:  # what gzip and bz2 raise for bad data
-            raise InvalidArgument(f"{path.name} is no archive that can be read: {cause}") from cause
+            raise InvalidArgument(f"{path.name} is not a readable archive: {cause}") from cause
         raise

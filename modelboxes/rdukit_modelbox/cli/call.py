@@ -70,7 +70,9 @@ def watch_operation(url: str, operation_id: str, *, token: str | None = None, as
         try:
             operation = _follow(client, client.operation(operation_id), as_json)
         except KeyboardInterrupt:
-            click.echo(f"{operation_id} goes on; rdukit box cancel --url {url} {operation_id}", err=True)
+            click.echo(
+                f"{operation_id} continues; to cancel it: rdukit box cancel --url {url} {operation_id}", err=True
+            )
             raise
     show_operation(operation, as_json=as_json)
     return _exit_status(operation)

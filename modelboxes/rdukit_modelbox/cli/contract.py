@@ -66,7 +66,7 @@ def _with_card(box: Box) -> dict[str, object]:
 
 @click.command()
 @BOX_ARGUMENT
-@click.option("--yaml", "as_yaml", is_flag=True, help="Print a modelbox.yaml with its task's content written out.")
+@click.option("--yaml", "as_yaml", is_flag=True, help="Print modelbox.yaml with its task's content expanded.")
 @JSON_OPTION
 def describe(box_name: str, as_yaml: bool, as_json: bool) -> None:
     """Show a box's verbs, parameters and their legal values.
@@ -92,12 +92,13 @@ def describe(box_name: str, as_yaml: bool, as_json: bool) -> None:
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--import-module", is_flag=True, help="Also import the box's own module and build its entry.")
+@click.option("--import-module", is_flag=True, help="Also import the box's own module and build its model entry.")
 @click.option(
     "--reported",
     multiple=True,
     metavar="VERB=FILE",
-    help="Also check that the box declares all metrics of this JSON (a run's result or report.json); repeat for more.",
+    help="Also check that the box declares all metrics of this JSON file (a run's result or report.json); repeat for "
+    "more.",
 )
 @JSON_OPTION
 def validate(file: Path, import_module: bool, reported: Sequence[str], as_json: bool) -> None:
@@ -130,9 +131,9 @@ def _check_reported(box: Box, verb: str, report: Path) -> None:
     try:
         figures = read_json(report.read_bytes())
     except FileNotFoundError as cause:
-        raise NotFound(f"--reported {verb}={report}: there is no such file") from cause
+        raise NotFound(f"--reported {verb}={report}: the file does not exist") from cause
     except (OSError, ValueError) as cause:
-        raise InvalidArgument(f"--reported {verb}={report} is no readable JSON: {cause}") from cause
+        raise InvalidArgument(f"--reported {verb}={report} is not readable JSON: {cause}") from cause
     if not isinstance(figures, dict):
         raise InvalidArgument(f"--reported {verb}={report}: expected a JSON object of metrics by name")
     if undeclared := find_undeclared(box, Verb(verb), figures):
@@ -141,9 +142,9 @@ def _check_reported(box: Box, verb: str, report: Path) -> None:
 
 @click.command()
 @click.argument("name")
-@click.option("--folder", type=click.Path(path_type=Path), help="Folder to write it to [default: its name].")
+@click.option("--folder", type=click.Path(path_type=Path), help="Folder to write the box to [default: its name].")
 @click.option("--like", default="logreg", show_default=True, help="Installed box to start from.")
-@click.option("--module", "has_module", is_flag=True, help="With a model of its own: also writes model.py.")
+@click.option("--module", "has_module", is_flag=True, help="Write model.py for a model of your own, too.")
 @JSON_OPTION
 def new(name: str, folder: Path | None, like: str, has_module: bool, as_json: bool) -> None:
     """Create a new box: a commented, valid modelbox.yaml, and its JSON schema for editors.
@@ -155,11 +156,11 @@ def new(name: str, folder: Path | None, like: str, has_module: bool, as_json: bo
     target = folder or Path(name)
     template = find_box_file(like)
     if has_module and not load_box(template).sizes.keys() <= {"num_features", "num_classes"}:
-        raise InvalidArgument(f"--module starts from a box that classifies, such as logreg, not from {like}")
+        raise InvalidArgument(f"--module needs a box that classifies, such as logreg, not {like}")
     files = new_box_files(name, template.read_text(encoding="utf-8"), has_module)
     taken = [file for file in files if (target / file).exists()]
     if taken:
-        raise Conflict(f"{target / taken[0]} is there already; pass another --folder")
+        raise Conflict(f"{target / taken[0]} already exists; pass another --folder")
     for file, data in files.items():
         write_atomic(target / file, data)
     try:
@@ -167,7 +168,7 @@ def new(name: str, folder: Path | None, like: str, has_module: bool, as_json: bo
     except InvalidArgument as error:
         for file in files:
             (target / file).unlink()
-        raise InvalidArgument(f"no box can be called {name!r}: {error.message}", **error.detail) from error
+        raise InvalidArgument(f"{name!r} is not valid as a box name: {error.message}", **error.detail) from error
     if as_json:
         click.echo(json.dumps({"name": name, "folder": str(target), "files": sorted(files)}))
     else:

@@ -25,35 +25,51 @@ _PATH: Final = click.Path(path_type=Path)
 @click.argument("data", metavar="DATA", type=_PATH)
 @click.option("--output", type=_PATH, required=True, help="Folder for the trained model.")
 @click.option("--lora", type=click.IntRange(0, 1024), default=0, metavar="RANK",
-              help="Train updates of this rank beside frozen weights [default: 0, all weights].")  # fmt: skip
+              help="Train LoRA updates of this rank and freeze the weights [default: 0, train all "
+                  "weights].")  # fmt: skip
 @click.option("--lora-alpha", type=click.FloatRange(0), default=0.0,
-              help="What the updates are multiplied by, over their rank [default: 16, or the adapter's].")  # fmt: skip
+              help="LoRA alpha: updates are multiplied by alpha divided by rank [default: 16, or the "
+                  "adapter's].")  # fmt: skip
 @click.option("--lora-layers", default="", metavar="NAME,…",
-              help="Layers with updates, by the ends of their names [default: all linear ones but heads].")  # fmt: skip
+              help="Layers with updates, by the ends of their names [default: all linear layers except "
+                  "heads].")  # fmt: skip
 @click.option("--base-precision", type=click.Choice(["f32", "bf16", "int8", "int4"]), default="f32",
-              show_default=True, help="What the frozen base is held in beside updates of low rank.")  # fmt: skip
-@click.option("--base", type=_PATH, help="Folder of the model that an adapter belongs to [default: as it says].")
-@click.option("--context", type=click.IntRange(2), default=512, show_default=True, help="Tokens of a sequence at most.")
+              show_default=True, help="Precision of the frozen base weights with --lora.")  # fmt: skip
+@click.option(
+    "--base", type=_PATH, help="Folder of the model that an adapter belongs to [default: from adapter_config.json]."
+)
+@click.option(
+    "--context", type=click.IntRange(2), default=512, show_default=True, help="Largest number of tokens in a sequence."
+)
 @click.option("--batch", type=click.IntRange(1, 1024), default=8, show_default=True, help="Sequences of a step.")
 @click.option("--epochs", type=click.IntRange(1, 100), default=1, show_default=True, help="Passes over the data.")
-@click.option("--max-steps", type=click.IntRange(0), default=0, help="Stop after so many steps [default: all epochs].")
+@click.option(
+    "--max-steps",
+    type=click.IntRange(0),
+    default=0,
+    help="Number of steps after which training stops [default: all epochs].",
+)
 @click.option("--lr", type=click.FloatRange(0, 1), default=0.0,
-              help="Learning rate, which falls to 0 in a line [default: 5e-5, with --lora 2e-4].")  # fmt: skip
-@click.option("--warmup", type=click.IntRange(0), default=0, help="Steps in which the learning rate rises.")
+              help="Learning rate, which decreases linearly to 0 [default: 5e-5, with --lora 2e-4].")  # fmt: skip
+@click.option("--warmup", type=click.IntRange(0), default=0, help="Number of steps in which the learning rate rises.")
 @click.option("--held-out", type=click.FloatRange(0, 0.5), default=0.05, show_default=True,
-              help="Share of the records that the model is judged on, before and after.")  # fmt: skip
+              help="Share of the records on which the model is evaluated before and after training.")  # fmt: skip
 @click.option("--beta", type=click.FloatRange(0, 10, min_open=True), default=0.1, show_default=True,
-              help="Of preference pairs: how closely the model stays to what it was.")  # fmt: skip
+              help="For preference pairs: strength with which the model is kept close to its start.")  # fmt: skip
 @click.option("--accumulate", type=click.IntRange(1, 1024), default=1, show_default=True,
-              help="Batches whose gradients are added up to a step.")  # fmt: skip
+              help="Number of batches whose gradients are added in a step.")  # fmt: skip
 @click.option("--ema", type=click.FloatRange(0, 1, max_open=True), default=0.0, metavar="DECAY",
-              help="Judge and write the moving average of the weights, of this decay [default: 0, none].")  # fmt: skip
+              help="Evaluate and write a moving average of the weights with this decay [default: 0, "
+                  "none].")  # fmt: skip
 @click.option("--layer-decay", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True,
-              help="Learning rate of a layer, over that of the next one.")  # fmt: skip
+              help="Ratio of a layer's learning rate to that of the next layer.")  # fmt: skip
 @click.option("--augment", default="", metavar="NAME=N,…",
-              help="Change training pictures: flip, shift, crop, rotation, colour: flip=0.5,crop=0.2.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of all orders.")
-@click.option("--job", "as_job", is_flag=True, help="Run it on the platform as a job, and fetch the trained folder.")
+              help="Augment training pictures by flip, shift, crop, rotation and colour, such as "
+                  "flip=0.5,crop=0.2.")  # fmt: skip
+@click.option(
+    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of all random orders."
+)
+@click.option("--job", "as_job", is_flag=True, help="Train as a job of the platform, and fetch the trained folder.")
 @JSON_OPTION
 def finetune(
     folder: Path, data: Path, output: Path, lora: int, lora_alpha: float, lora_layers: str, base_precision: str,
@@ -94,7 +110,9 @@ def finetune(
         return
     rows = [("steps", f"{made.steps:,}"), ("trained parameters", f"{made.trained_parameters:,}")]
     rows += [(name, f"{plain(value)} before, {plain(made.after[name])} after") for name, value in made.before.items()]
-    rows += [("memory", f"{format_bytes(made.step_bytes)} in a step, {format_bytes(made.weight_bytes)} of it weights")]
+    rows += [
+        ("memory", f"{format_bytes(made.step_bytes)} in a step, of which {format_bytes(made.weight_bytes)} are weights")
+    ]
     rows += [("folder", str(made.folder)), *([("adapter", str(made.adapter))] if made.adapter else [])]
     rows += [("curve", str(made.curve)), ("serve it", f"rdukit serve {made.folder}")]
     width = max(len(name) for name, _ in rows)
@@ -128,7 +146,7 @@ class TerminalContext:
     def check_cancelled(self) -> None:
         """Raise ``Cancelled`` after a signal."""
         if self._is_cancelled:
-            raise Cancelled("stopped; the same command goes on from the last checkpoint")
+            raise Cancelled("stopped; the same command continues from the last checkpoint")
 
     def _cancel(self) -> None:
         self._is_cancelled = True
@@ -137,7 +155,9 @@ class TerminalContext:
 @click.command("merge")
 @click.argument("adapter", type=_PATH)
 @click.argument("target", type=_PATH)
-@click.option("--base", type=_PATH, help="Folder of the model that the adapter belongs to [default: as it says].")
+@click.option(
+    "--base", type=_PATH, help="Folder of the model that the adapter belongs to [default: from adapter_config.json]."
+)
 def merge(adapter: Path, target: Path, base: Path | None) -> None:
     """Add an adapter to the weights of its base, and write a Hugging Face folder.
 

@@ -52,12 +52,12 @@ def finetune_on_platform(
     note = home_folder() / BOX / f"{_digest(folder, data, output, options, base)}.json"
     job = _known_job(note)
     if job is None:
-        bars.log("checking folder and data before they are sent")
+        bars.log("checking folder and data before the upload")
         context = _CheckContext(box_for(folder, base), bars)
         base = check_finetune(folder, data, options, context, base)
         job = _submit({FOLDER: folder, DATA: data, **({BASE: base} if base else {})}, options, bars)
         write_json_atomic(note, {"job": job})
-    bars.log(f"{job} runs on the platform; follow its curve in the console, or: rdukit job metrics {job}")
+    bars.log(f"{job} runs on the platform; follow its curve in the console, or with: rdukit job metrics {job}")
     _follow(job, bars)
     found = _ask("job", "show", job)
     if found["state"] != "succeeded":
@@ -138,7 +138,9 @@ def _follow(job: str, bars: "ProgressBars") -> None:
                 elif event["kind"] == "log":
                     bars.log(str(event["data"].get("line", "")))
     except KeyboardInterrupt:
-        click.echo(f"{job} goes on; end it: rdukit job cancel {job}; the same command follows it again", err=True)
+        click.echo(
+            f"{job} continues; the same command follows it again; to cancel it: rdukit job cancel {job}", err=True
+        )
         raise
 
 

@@ -14,7 +14,7 @@ from rdukit.errors import InvalidArgument
 @click.command()
 @click.argument("box_name", metavar="BOX")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Write an OCI layout to this folder, without an engine."
+    "-o", "--output", type=click.Path(path_type=Path), help="Write an OCI layout to this folder without an engine."
 )
 @click.option("--tag", help="Name of the image [default: in a layout the box's name; else rdukit/box-NAME:latest].")
 @click.option(
@@ -22,9 +22,9 @@ from rdukit.errors import InvalidArgument
     type=Choice(("auto", "docker", "podman", "buildah", "none")),
     default="auto",
     show_default=True,
-    help="Engine that builds it.",
+    help="Engine that builds the image.",
 )
-@click.option("--base", help="oci:FOLDER[:NAME] or 'installed' without an engine, an image with one.")
+@click.option("--base", help="Base: oci:FOLDER[:NAME] or 'installed' without an engine, else an image.")
 @JSON_OPTION
 def build(box_name: str, output: Path | None, tag: str | None, engine: str, base: str | None, as_json: bool) -> None:
     """Build the image of a box. The image is a thin layer with YAML and code, without PEF and checkpoint.
@@ -38,9 +38,9 @@ def build(box_name: str, output: Path | None, tag: str | None, engine: str, base
     from rdukit_modelbox.image.contents import read_contents
 
     if output is not None and engine not in {"auto", "none"}:
-        raise InvalidArgument(f"--output is built without an engine; legal with --engine {engine}: --tag")
+        raise InvalidArgument(f"--output is only for builds without an engine; with --engine {engine} use --tag")
     if output is None and engine == "none":
-        raise InvalidArgument("--engine none needs --output FOLDER, where the image is written")
+        raise InvalidArgument("--engine none needs --output FOLDER for the image")
     if output is not None:
         from rdukit_modelbox.image.build import INSTALLED, build_layout
 
@@ -64,9 +64,9 @@ def build(box_name: str, output: Path | None, tag: str | None, engine: str, base
 
 @click.command()
 @click.argument("layout", type=click.Path(path_type=Path))
-@click.option("--tag", help="Image of the layout [default: its only box].")
+@click.option("--tag", help="Name of the image in the layout [default: its only box].")
 @click.argument("to", metavar="TARGET")
-@click.option("--plain-http", is_flag=True, help="The registry has no TLS.")
+@click.option("--plain-http", is_flag=True, help="Use a registry without TLS.")
 @JSON_OPTION
 def push(layout: Path, tag: str | None, to: str, plain_http: bool, as_json: bool) -> None:
     """Copy an image to a registry or OCI layout. Every digest of the layout is checked first.
@@ -83,7 +83,7 @@ def push(layout: Path, tag: str | None, to: str, plain_http: bool, as_json: bool
     click.echo(
         json.dumps(asdict(pushed))
         if as_json
-        else f"{pushed.target} {pushed.digest}, {pushed.sent} blobs sent, {pushed.known} were there"
+        else f"{pushed.target} {pushed.digest}, {pushed.sent} blobs sent, {pushed.known} already there"
     )
 
 

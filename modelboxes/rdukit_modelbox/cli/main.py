@@ -47,31 +47,31 @@ for command in (*COMMANDS, *OPERATION_COMMANDS, *IMAGE_COMMANDS, recipe):
 
 @box.command()
 @click.argument("box_name", metavar="[BOX]", required=False)
-@click.option("--rest-port", type=PORT, default=9000, show_default=True, help="REST port; 0 takes a free one.")
-@click.option("--grpc-port", type=PORT, default=9001, show_default=True, help="gRPC port; 0 takes a free one.")
+@click.option("--rest-port", type=PORT, default=9000, show_default=True, help="REST port; 0: any free port.")
+@click.option("--grpc-port", type=PORT, default=9001, show_default=True, help="gRPC port; 0: any free port.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind.")
 @click.option(
     "--socket-folder",
     type=click.Path(path_type=Path),
-    help="Private folder to listen in, at rest.sock and grpc.sock, instead of ports.",
+    help="Private folder for sockets rest.sock and grpc.sock, used instead of ports.",
 )
 @click.option("--state", type=click.Path(path_type=Path), help="Folder for outputs and logs [default: in the home].")
 @click.option(
-    "--mount", "mounts", multiple=True, type=click.Path(path_type=Path), help="Folder that requests may name."
+    "--mount", "mounts", multiple=True, type=click.Path(path_type=Path), help="Folder whose files requests may name."
 )
-@click.option("--pef", help="PEF to serve: a path, or a URI to fetch it from.")
-@click.option("--checkpoint", help="Parameters of the PEF: a path or URI; also a folder of save_pretrained.")
+@click.option("--pef", help="PEF to serve: a path or URI.")
+@click.option("--checkpoint", help="Parameters of the PEF: a path, URI, or Hugging Face folder.")
 @click.option("--draft-pef", help="PEF of a draft model for speculative decoding: a path or URI.")
 @click.option(
-    "--draft-checkpoint", help="Parameters of the draft model; for a folder of save_pretrained the PEF is compiled."
+    "--draft-checkpoint", help="Parameters of the draft model; for a Hugging Face folder the box compiles the PEF."
 )
 @context_option
 @precision_option
 @click.option(
-    "--name", "model_name", help="Name of the model in requests [default: the box's, or of a folder its model_type]."
+    "--name", "model_name", help="Name of the model in requests [default: the box's, or a folder's model_type]."
 )
-@click.option("--announce", type=click.Path(path_type=Path), help="File to write the addresses to when ready.")
-@click.option("--parent", type=int, help="Process id; the box ends with this process [default: its starter]; 0: none.")
+@click.option("--announce", type=click.Path(path_type=Path), help="File for the addresses, written when ready.")
+@click.option("--parent", type=int, help="Id of the process with which the box ends [default: its parent]; 0: none.")
 def run(
     box_name: str | None,
     rest_port: int,
@@ -112,7 +112,7 @@ def run(
         prepared += [] if draft_pef else [made]
         draft_pef, draft_checkpoint = draft_pef or str(made.best_pef), made.checkpoint
     if box_name is None:
-        raise click.UsageError("Missing argument 'BOX': only a Hugging Face folder as --checkpoint names it by itself.")
+        raise click.UsageError("Missing argument 'BOX'; only a Hugging Face folder as --checkpoint determines the box.")
     from rdukit_modelbox.server.serve import BoxOptions, serve_box
     from rdukit_serving.server import ServerOptions
 

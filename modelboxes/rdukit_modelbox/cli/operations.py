@@ -40,11 +40,11 @@ def _removed(option: str, field: str, *, is_flag: bool = False) -> Callable[[Com
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A parameter; repeat for more.")
 @click.option("--input", "inputs", multiple=True, metavar="SLOT=PATH", help="An input artifact; repeat for more.")
 @click.option("--output", default="", help="Folder for the outputs [default: in the box's state folder].")
-@click.option("--timeout", "timeout_s", default=0.0, metavar="SECONDS", help="Time in which it must end; 0: no limit.")
+@click.option("--timeout", "timeout_s", default=0.0, metavar="SECONDS", help="Timeout; 0: no limit.")
 @_removed("--key", "idempotency_key")
 @_removed("--resume", "resume", is_flag=True)
 @_removed("--webhook", "webhook")
-@click.option("--detach", is_flag=True, help="Do not follow it; see rdukit box watch.")
+@click.option("--detach", is_flag=True, help="Return at once; rdukit box watch follows the operation.")
 @JSON_OPTION
 def call(
     url: str,
@@ -75,9 +75,9 @@ def call(
 @click.command()
 @URL_OPTION
 @BOX_TOKEN_OPTION
-@click.option("--state", type=Choice([str(s) for s in OperationState]), help="Only operations in this state.")
-@click.option("--verb", type=Choice([str(v) for v in Verb]), help="Only operations of this verb.")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Largest number of lines.")
+@click.option("--state", type=Choice([str(s) for s in OperationState]), help="Show only operations in this state.")
+@click.option("--verb", type=Choice([str(v) for v in Verb]), help="Show only operations of this verb.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Largest number of rows.")
 @JSON_OPTION
 def operations(url: str, state: str | None, verb: str | None, limit: int, as_json: bool) -> None:
     """List a running box's operations since its start, newest first.

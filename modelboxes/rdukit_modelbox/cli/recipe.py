@@ -25,7 +25,7 @@ KINDS_ARGUMENT: Final = click.argument(
     "kinds", metavar="[KIND]...", nargs=-1, type=Choice([str(kind) for kind in Kind])
 )
 QUICK_OPTION: Final = click.option(
-    "--quick", is_flag=True, help="Only a few small batches, as a smoke test; the figures are meaningless."
+    "--quick", is_flag=True, help="Run only a few small batches as a smoke test; the figures are meaningless."
 )
 
 
@@ -66,7 +66,7 @@ def list_recipes(box_name: str | None, as_json: bool) -> None:
 @BOX_ARGUMENT
 @KINDS_ARGUMENT
 @QUICK_OPTION
-@click.option("--as-pipeline", is_flag=True, help="Print it as YAML for: rdukit job submit --pipeline FILE")
+@click.option("--as-pipeline", is_flag=True, help="Print the recipe as YAML for: rdukit job submit --pipeline FILE")
 @JSON_OPTION
 def show(box_name: str, kinds: Sequence[str], quick: bool, as_pipeline: bool, as_json: bool) -> None:
     """Show the steps of recipes: verbs with parameters and inputs. The default is all kinds of a box.
@@ -94,7 +94,7 @@ def show(box_name: str, kinds: Sequence[str], quick: bool, as_pipeline: bool, as
 @KINDS_ARGUMENT
 @QUICK_OPTION
 @click.option(
-    "--folder", type=click.Path(path_type=Path), help="Where the outputs go [default: recipes/BOX in the home]."
+    "--folder", type=click.Path(path_type=Path), help="Folder for outputs [default: recipes/BOX in the home folder]."
 )
 @JSON_OPTION
 def run(box_name: str, kinds: Sequence[str], quick: bool, folder: Path | None, as_json: bool) -> None:

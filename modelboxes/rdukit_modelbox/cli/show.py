@@ -52,7 +52,7 @@ def print_description(description: Mapping[str, Any]) -> None:
             ]
             print_table(("METRIC", "UNIT", "BETTER", "REPORTED", "HELP"), metrics)
         if verb.get("uncached"):
-            click.echo("pipelines run it each time, even if a job has made the same")
+            click.echo("pipelines always run it, even if an earlier job made the same outputs")
 
 
 def _print_card(card: Mapping[str, Any]) -> None:
@@ -91,7 +91,7 @@ def inspect_running(url: str, token: str | None = None) -> dict[str, Any]:
     """Return description, readiness and operations of the box at ``url``.
 
     Raises:
-        Unavailable: nothing answers there, or it is no box.
+        Unavailable: nothing answers there, or it is not a box.
     """
     with connect(url, token) as client:
         description = client.describe()
@@ -122,7 +122,7 @@ def inspect_image(folder: Path, reference: str | None) -> dict[str, Any]:
 
     Raises:
         NotFound: no layout, or no such image.
-        InvalidArgument: the layout is damaged, or the image is no box.
+        InvalidArgument: the layout is damaged, or the image is not a box.
     """
     from rdukit_modelbox.image.layout import ImageLayout
 
@@ -137,7 +137,7 @@ def inspect_image(folder: Path, reference: str | None) -> dict[str, Any]:
         "labels": dict(sorted(labels.items())),
     }  # fmt: skip
     if not any(key.startswith(LABEL_PREFIX) for key in labels):
-        raise InvalidArgument(f"{folder}: image {name} is not a ModelBox; it has no labels {LABEL_PREFIX}*")
+        raise InvalidArgument(f"{folder}: image {name} is not a ModelBox, because it has no labels {LABEL_PREFIX}*")
     text = _find_yaml(folder, manifest)
     return description if text is None else {**description, "yaml": yaml.safe_load(text)}
 

@@ -43,15 +43,15 @@ class AllowedValues(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     enum: tuple[bool | int | float | str, ...] | None = Field(
-        default=None, min_length=1, description="The only legal values."
+        default=None, min_length=1, description="List of all legal values."
     )
     minimum: Limit | None = Field(default=None, description="x >= this.")
     maximum: Limit | None = Field(default=None, description="x <= this.")
     above: Limit | None = Field(default=None, description="x > this.")
     below: Limit | None = Field(default=None, description="x < this.")
-    multiple_of: Limit | None = Field(default=None, alias="multipleOf", description="x is a whole multiple of this.")
+    multiple_of: Limit | None = Field(default=None, alias="multipleOf", description="Divisor of all legal values.")
     pattern: Annotated[str, AfterValidator(_compiles)] | None = Field(
-        default=None, description="Regular expression that is found in the text; anchor it with ^ and $."
+        default=None, description="Regular expression searched in the text; anchor it with ^ and $."
     )
 
     @model_validator(mode="after")
@@ -192,7 +192,7 @@ def _is_within(legal: AllowedValues, given: float, values: Values) -> bool:
 def is_multiple(given: float, step: float) -> bool:
     """Return whether ``given`` is a whole multiple of ``step``.
 
-    Exact for whole numbers; otherwise within one part in 10^9 of a step, since 0.3 is no exact multiple of 0.1 in
+    Exact for whole numbers; otherwise within one part in 10^9 of a step, since 0.3 is not an exact multiple of 0.1 in
     binary.
     """
     if step == 0:

@@ -73,22 +73,22 @@ class Box(StrictModel):
         "override them.",
         json_schema_extra={"enum": [*task_names(), None]},
     )
-    name: Name = Field(description="Name of the box: small letters, digits, - and _.")
-    title: Sentence = Field(description="One line for lists.")
+    name: Name = Field(description="Name of the box: lower-case letters, digits, - and _.")
+    title: Sentence = Field(description="One-line title for lists.")
     description: Sentence = Field(description="Inputs and outputs of the model.")
-    model: Word = Field(description="Entry of the zoo; with module, a display name, by default the box's.")
+    model: Word = Field(description="Entry of the zoo; with module, a display name (default: the box's name).")
     module: OwnModule | None = Field(
         default=None,
-        description="Own model instead of one of the zoo: FILE.py:FUNCTION, the file inside the box's folder; the "
-        "function takes nothing and returns a rdukit_zoo.registry.ModelEntry.",
+        description="Own model instead of one from the zoo, as FILE.py:FUNCTION with a file in the box's folder; the "
+        "function takes no arguments and returns a rdukit_zoo.registry.ModelEntry.",
     )
     sizes: Mapping[Word, Size] = Field(
-        default_factory=dict, description="Sizes of the model that no parameter changes."
+        default_factory=dict, description="Fixed sizes of the model, which no parameter changes."
     )
     compiler_version: Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+){0,2}$")] = Field(
         alias="compilerVersion", description='Version of the compiler, in quotes: "0.1" takes every 0.1.x.'
     )
-    mode: Literal["o0", "o1", "o3"] = Field(description="Fusion mode: o0 none, o1 by rules, o3 all.")
+    mode: Literal["o0", "o1", "o3"] = Field(description="Fusion mode: o0 none, o1 by rules, o3 full.")
     target: Literal["sn10", "sn30", "sn40l"] = Field(description="Chip generation.")
     verbs: tuple[Verb, ...] = Field(min_length=1, description="Verbs of the box.")
     parameters: tuple[BoxParameter, ...] = Field(default=(), description="Named parameters with their legal values.")
@@ -97,26 +97,26 @@ class Box(StrictModel):
         description="Changes to the task's parameters by verb and name: a default, or default, legal, help, unit, when",
     )
     remove: Mapping[Verb, tuple[Word, ...]] = Field(
-        default_factory=dict, description="Names, by verb, of the task's parameters that the box lacks."
+        default_factory=dict, description="Parameters of the task that the box removes: names by verb."
     )
     artifacts: Mapping[Verb, VerbArtifacts] = Field(
-        default_factory=dict, description="Files and folders that each verb takes and makes."
+        default_factory=dict, description="Files and folders that each verb reads and writes."
     )
     metrics: tuple[BoxMetric, ...] = Field(
         default=(), description="Metrics that verbs report: the task's, replaced or extended by the box's."
     )
     uncached: tuple[Verb, ...] = Field(
         default=(),
-        description="Verbs that pipelines never take from earlier jobs, because their outputs vary or they have "
-        "effects outside.",
+        description="Verbs whose results pipelines never reuse, because their outputs vary or they have effects "
+        "elsewhere.",
     )
     resources: BoxResources = Field(default=BoxResources(), description="Resources of one replica.")
     serving: Serving = Field(default=Serving(), description="Tensors served over the Open Inference Protocol.")
     labels: Mapping[Label, Annotated[str, StringConstraints(max_length=200)]] = Field(
-        default_factory=dict, description="Words to find the box by."
+        default_factory=dict, description="Labels for searches."
     )
     licence: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = Field(
-        default=None, description="Licence of the model as an SPDX expression: Apache-2.0."
+        default=None, description="Licence of the model as an SPDX expression, such as Apache-2.0."
     )
     model_card: RelativeFile | None = Field(
         default=None, alias="modelCard", description="A text file inside the box's folder that describes the model."
@@ -132,7 +132,7 @@ class Box(StrictModel):
     @classmethod
     def _model_is_a_word(cls, value: object) -> object:
         if isinstance(value, dict):
-            raise ValueError("a model is a name; an own module goes under the key module: FILE.py:FUNCTION")  # noqa: TRY004 pydantic's
+            raise ValueError("model must be a name; for a model of your own use the key module: FILE.py:FUNCTION")  # noqa: TRY004 pydantic's
         return value
 
     @model_validator(mode="before")
@@ -267,8 +267,8 @@ def check_compiler_version(box: Box, installed: str = __version__) -> None:
     """
     if installed != box.compiler_version and not installed.startswith(box.compiler_version + "."):
         raise InvalidArgument(
-            f"box {box.name} is for compiler {box.compiler_version}, installed is {installed}; "
-            f"install rdukit {box.compiler_version} or change compilerVersion in its {FILE_NAME}"
+            f"box {box.name} is for compiler {box.compiler_version}, but {installed} is installed; install rdukit "
+            f"{box.compiler_version} or change compilerVersion in its {FILE_NAME}"
         )
 
 

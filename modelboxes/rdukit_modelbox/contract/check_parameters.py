@@ -50,7 +50,7 @@ def _value_of(where: str, parameter: BoxParameter, given: Mapping[str, object], 
         if objection is not None:
             case = parameter.case_for(values)
             words = f" (since {format_condition(case.when)})" if case is not None else ""
-            words += "" if is_given else "; this is the default, so pass another value"
+            words += "" if is_given else "; this is the default value, so pass another one"
             allowed = list(legal.enum) if legal.enum else format_allowed(parameter.type, legal, values)
             raise _refusal(where, parameter, value, objection + words, allowed)
     assert normal is not None

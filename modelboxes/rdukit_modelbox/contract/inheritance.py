@@ -41,13 +41,17 @@ class ParameterChange(StrictModel):
         default=None, description="Narrower legal values: enum, or limits within the task's."
     )
     help: Sentence | None = None
-    unit: str | None = Field(default=None, min_length=1, max_length=40, description="What it counts: s, images.")
-    when: When | None = Field(default=None, description="It may be given only while others have these values.")
+    unit: str | None = Field(default=None, min_length=1, max_length=40, description="Unit, such as s or images.")
+    when: When | None = Field(
+        default=None, description="Condition: values of other parameters under which this one may be given."
+    )
 
 
 def _as_mapping(value: object) -> object:
     if value is None or value == {}:
-        raise ValueError("nothing is changed; expected a default, or a mapping with default, legal, help, unit or when")
+        raise ValueError(
+            "the entry changes nothing; expected a default, or a mapping with default, legal, help, unit or when"
+        )
     return value if isinstance(value, dict) else {"default": value}
 
 
@@ -143,7 +147,7 @@ class _Merge:
             (verb,), name = parameter["verbs"], parameter["name"]
             if verb not in self._verbs or name in removed.get(verb, ()):
                 if name in changes.get(verb, {}) and verb in self._verbs:
-                    self.faults.append((("override", verb, name), f"{name!r} is under remove, too; name it once"))
+                    self.faults.append((("override", verb, name), f"{name!r} is also under remove; name it once"))
                 continue
             names.add((verb, name))
             place: Path = ("parameters", len(found))
@@ -160,7 +164,7 @@ class _Merge:
                 name = str(parameter.get("name"))
                 twice = [verb for verb in parameter["verbs"] if (str(verb), name) in names]
                 if twice:
-                    words = f"task {self._name} gives {twice[0]} a parameter {name!r} already; change it under override"
+                    words = f"task {self._name} already gives {twice[0]} a parameter {name!r}; change it under override"
                     self.faults.append((("parameters", number, "name"), words + ", or name it under remove"))
         return found
 
@@ -255,9 +259,9 @@ def _widenings(kind: ParameterType, base: AllowedValues, wanted: AllowedValues) 
     """Yield the places where ``wanted`` allows more than ``base``, or cannot be compared with it."""
     for value in wanted.enum or ():
         if find_objection(kind, base, value) is not None:
-            yield f"{value!r} is more than the task allows"
+            yield f"{value!r} is outside the task's limits"
     if base.enum is not None and wanted.enum is None:
-        yield "the task lists its legal values; a box can only list fewer with enum"
+        yield "the task lists its legal values; expected a shorter list under enum"
         return
     if base.pattern is not None and wanted.pattern not in {None, base.pattern}:
         yield "a pattern cannot be compared with the task's; list values with enum"
@@ -266,7 +270,7 @@ def _widenings(kind: ParameterType, base: AllowedValues, wanted: AllowedValues) 
         now = next(((key, limit) for key, limit in wanted.limits().items() if key in side), None)
         if was is not None and now is not None and was != now and _is_wider(*was, *now):
             shown = int(now[1]) if isinstance(now[1], float) and now[1].is_integer() else now[1]
-            yield f"{now[0]} {shown} is more than the task allows, or cannot be compared with it"
+            yield f"{now[0]} {shown} is outside the task's limits, or cannot be compared with them"
 
 
 def _is_wider(key: str, limit: Limit, new_key: str, new_limit: Limit) -> bool:

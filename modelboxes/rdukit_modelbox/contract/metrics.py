@@ -36,11 +36,13 @@ class BoxMetric(StrictModel):
     """A number that verbs report: its name, unit, and the direction in which it gets better."""
 
     name: MetricName
-    verbs: tuple[Verb, ...] = Field(min_length=1, description="The verbs that report it.")
+    verbs: tuple[Verb, ...] = Field(min_length=1, description="Verbs that report the metric.")
     help: Sentence
     unit: str | None = Field(default=None, min_length=1, max_length=40, description="Unit: s, samples/s.")
     better: Better | None = Field(default=None, description="higher or lower; without it neither is better.")
-    reported: Reported = Field(default=Reported.RESULT, description="With the result, by the progress, or both.")
+    reported: Reported = Field(
+        default=Reported.RESULT, description="Reported in the result, in progress events, or in both."
+    )
 
 
 class WithMetrics(Protocol):
@@ -83,7 +85,7 @@ def find_metric_problems(
     for number, metric in enumerate(metrics):
         for place, verb in enumerate(metric.verbs):
             if verbs is not None and verb not in verbs:
-                words = f"{verb} is used but not under verbs; there: {', '.join(verbs)}"
+                words = f"{verb} is used but not listed under verbs: {', '.join(verbs)}"
                 yield ("metrics", number, "verbs", place), words
             if (verb, metric.name) in seen:
                 yield ("metrics", number, "name"), f"verb {verb} has more than one metric named {metric.name!r}"

@@ -100,7 +100,7 @@ def read_shape(box: Box, pef: Path) -> Shape:
     shape = replace(shape, choices=_choices_of(loaded, shape.task))
     if shape.model != model_name_of(box):
         raise PefMismatch(
-            f"{pef} was compiled from model {shape.model!r}, box {box.name} serves {model_name_of(box)!r}"
+            f"{pef} was compiled from model {shape.model!r}, but box {box.name} serves {model_name_of(box)!r}"
         )
     # An earlier version wrote only the sizes.
     return shape if shape.identity else replace(shape, identity=entry_of(box).identity(shape.sizes))

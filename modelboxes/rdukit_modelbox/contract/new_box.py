@@ -45,8 +45,8 @@ def new_box_files(name: str, template: str, has_module: bool) -> Mapping[str, by
     try:
         TypeAdapter(Name).validate_python(name)
     except ValidationError as cause:
-        legal = "a small letter, then small letters, digits, - and _; at most 63"
-        raise InvalidArgument(f"no box can be called {name!r}; expected {legal}", field="name") from cause
+        legal = "a lower-case letter, then lower-case letters, digits, - and _; at most 63"
+        raise InvalidArgument(f"{name!r} is not valid as a box name; expected {legal}", field="name") from cause
     replaced = {
         "name": f"name: {name}\n",
         "title": f"title: {json.dumps(f'The box {name}')}\n",

@@ -26,10 +26,10 @@ When = Mapping[Word, tuple[bool | int | float | str, ...]]
 class ParameterCase(StrictModel):
     """Other legal values (and another default) while other parameters have certain values."""
 
-    when: When = Field(min_length=1, description="Names of other parameters with the values under which this holds.")
-    legal: AllowedValues = Field(description="Legal values then, instead of the parameter's own.")
+    when: When = Field(min_length=1, description="Condition: names of other parameters with their values.")
+    legal: AllowedValues = Field(description="Legal values under this condition, instead of the parameter's own.")
     default: bool | int | float | str | None = Field(
-        default=None, description="The default then; without it the parameter's own."
+        default=None, description="Default under this condition; if absent, the parameter's own."
     )
 
 
@@ -39,17 +39,20 @@ class BoxParameter(StrictModel):
     name: Word
     type: ParameterType
     default: bool | int | float | str
-    legal: AllowedValues = Field(default=AllowedValues(), description="Legal values; without it any value of the type.")
-    verbs: tuple[Verb, ...] = Field(min_length=1, description="The verbs that take it.")
+    legal: AllowedValues = Field(default=AllowedValues(), description="Legal values; if absent, any value of the type.")
+    verbs: tuple[Verb, ...] = Field(min_length=1, description="Verbs that accept the parameter.")
     help: Sentence
     unit: str | None = Field(default=None, min_length=1, max_length=40, description="Unit: s, images.")
     #: The value is also a size of the model: it is passed to the model's builder under the same name.
     size: Flag = Field(
-        default=False, description="Pass it to the model's builder; only for compile, or for preprocess and compile."
+        default=False,
+        description="Whether the model's builder gets it; only for compile, or for preprocess and compile.",
     )
-    when: When = Field(default_factory=dict, description="It may be given only while others have these values.")
+    when: When = Field(
+        default_factory=dict, description="Condition: values of other parameters under which this one may be given."
+    )
     cases: tuple[ParameterCase, ...] = Field(
-        default=(), description="Other legal values; the first case that holds counts."
+        default=(), description="Cases with other legal values; the first one whose condition holds applies."
     )
 
     @model_validator(mode="after")

@@ -44,12 +44,12 @@ class ArtifactSlot(StrictModel):
     """An artifact that a verb takes or makes."""
 
     name: Word
-    kind: Literal["file", "folder", "any"] = Field(description="any is a file or a folder.")
+    kind: Literal["file", "folder", "any"] = Field(description="Kind of artifact; any: a file or a folder.")
     required: Flag = True
     help: Sentence
     mount: MountPoint | None = Field(
         default=None,
-        description="Folder of a container where it is mounted; relative paths start there, if the folder exists.",
+        description="Mount folder in a container; relative paths start there if the folder exists.",
     )
     schemes: tuple[Scheme, ...] | None = Field(
         default=None, min_length=1, description="Permitted URI schemes; default: all."
@@ -68,7 +68,7 @@ class BoxResources(StrictModel):
 
     tiles: Count | None = Field(default=None, ge=1, le=64, description="Tiles to lease.")
     memory: Bytes | None = Field(default=None, description="Memory of the box's processes: 2GiB, 512MiB or bytes.")
-    cpus: float | None = Field(default=None, gt=0, le=1024, description="Processor cores; fractions are legal.")
+    cpus: float | None = Field(default=None, gt=0, le=1024, description="Processor cores; may be fractional.")
     replicas: Count | None = Field(default=None, ge=0, le=1000, description="Copies to run.")
 
 
@@ -77,14 +77,14 @@ class TensorDescription(StrictModel):
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,127}$")]
     symbol: Annotated[str, StringConstraints(min_length=1, max_length=200)] = Field(description="The PEF's symbol.")
-    datatype: Datatype | None = Field(default=None, description="As served; without it the symbol's own.")
+    datatype: Datatype | None = Field(default=None, description="Datatype as served; if absent, the symbol's own.")
 
 
 class Serving(StrictModel):
     """Tensors and batches of the Open Inference Protocol. Each key is optional; the default comes from the PEF."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$")] | None = Field(
-        default=None, description="Name of the served model; without it the box's."
+        default=None, description="Name of the served model; if absent, the box's."
     )
     max_batch_size: Count | None = Field(
         default=None, ge=1, description="Largest number of rows in a batch, within the PEF's."
@@ -98,5 +98,6 @@ class Serving(StrictModel):
         default=(), description="Names of the classes, in order."
     )
     text: Mapping[Word, Word] | None = Field(
-        default=None, description="For a text model: the needed part (tokenizer), and the infer input that has it."
+        default=None,
+        description="For a text model: the required part (tokenizer) and the infer input that contains it.",
     )

@@ -72,13 +72,13 @@ def _verbs(draft: Draft) -> Iterator[Problem]:
     for number, parameter in draft.parameters.items():
         for place, verb in enumerate(parameter.verbs):
             if verb not in draft.verbs:
-                yield ("parameters", number, "verbs", place), f"{verb} is used but not under verbs; there: {there}"
+                yield ("parameters", number, "verbs", place), f"{verb} is used but not listed under verbs: {there}"
     for number, verb in enumerate(draft.uncached):
         if verb not in draft.verbs:
-            yield ("uncached", number), f"{verb} is used but not under verbs; there: {there}"
+            yield ("uncached", number), f"{verb} is used but not listed under verbs: {there}"
     for verb in draft.artifacts:
         if verb not in draft.verbs:
-            yield ("artifacts", verb), f"{verb} is used but not under verbs; there: {there}"
+            yield ("artifacts", verb), f"{verb} is used but not listed under verbs: {there}"
 
 
 def _slots(draft: Draft) -> Iterator[Problem]:

@@ -45,8 +45,8 @@ def choose_classes(hub: HubFolder, data: Path) -> ChosenClasses:
     problem = hub.config.get("problem_type")
     if problem not in (None, _ONE_CLASS):
         raise InvalidArgument(
-            f"{hub.path}/config.json: problem_type is {problem!r}; expected {_ONE_CLASS!r} or none: each sample is "
-            "trained to have one class"
+            f"{hub.path}/config.json: problem_type is {problem!r}; expected {_ONE_CLASS!r} or none, because each "
+            f"sample has one class"
         )
     found = classes_of_pictures(data) if hub.entry.task == PICTURES else _text_classes(data)
     is_numbered = all(name.isdecimal() for name in found)
@@ -55,7 +55,7 @@ def choose_classes(hub: HubFolder, data: Path) -> ChosenClasses:
     known = identity_of(hub).classes
     is_same = count == hub.sizes[CLASSES] and (not names or not known or names == known)
     if count < 2:
-        raise InvalidArgument(f"{data.name} has the class {found[0]} only; expected two or more")
+        raise InvalidArgument(f"{data.name} has only the class {found[0]}; expected two or more classes")
     return ChosenClasses(count, names or (known if is_same else ()), not is_same)
 
 
@@ -71,7 +71,7 @@ def _text_classes(data: Path) -> tuple[str, ...]:
                     )  # fmt: skip
             found.add(str(row[LABEL_COLUMN]))
     if not found:
-        raise InvalidArgument(f"{data.name} has no row; expected some with {TEXT_COLUMN} and {LABEL_COLUMN}")
+        raise InvalidArgument(f"{data.name} has no rows; expected rows with {TEXT_COLUMN} and {LABEL_COLUMN}")
     return tuple(sorted(found))
 
 

@@ -70,7 +70,7 @@ def _template_of(model: Path) -> ChatTemplate:
     template = find_chat_template(model)
     if template.is_ours:
         raise InvalidArgument(
-            f"{model} has no chat template, so that chats have no form; expected chat_template.jinja or "
+            f"{model} has no chat template, so chats cannot be formatted; expected chat_template.jinja or "
             "chat_template in tokenizer_config.json, or lines with prompt and completion"
         )
     return template
@@ -117,7 +117,7 @@ def _kind_of(line: _Line) -> str:
 
 
 def kind_of_record(value: object) -> str | None:
-    """Return what a record's keys say that it is; None: nothing known."""
+    """Return a record's kind, according to its keys; None: nothing known."""
     return next((kind for key, kind in _KINDS.items() if isinstance(value, Mapping) and key in value), None)
 
 
@@ -181,9 +181,9 @@ async def _turns(
             whole = await renderer.render(template, messages[: index + 1], is_turn_next=False)
             if not whole.startswith(prompt):
                 raise InvalidArgument(
-                    f"{line.place}: the chat template writes the turns before message {index} otherwise once it is "
-                    "there, so that what is to be learnt has no beginning; expected a template that only adds, or "
-                    "lines with prompt and completion"
+                    f"{line.place}: the chat template changes earlier turns when message {index} is added, so the "
+                    f"text to learn has no clear start; expected a template that only appends, or lines with prompt "
+                    f"and completion"
                 )
             completion = whole.removeprefix(prompt)
             if end_of_text:
@@ -208,7 +208,9 @@ def _messages(line: _Line) -> list[dict[str, Any]]:
                 f"{line.place}: message {index} has the role {message['role']!r}; expected one of {', '.join(ROLES)}"
             )
         if message["role"] == "assistant" and not message["content"].strip():
-            raise InvalidArgument(f"{line.place}: message {index} is empty; expected what the assistant is to learn")
+            raise InvalidArgument(
+                f"{line.place}: message {index} is empty; expected the text that the assistant learns"
+            )
     if not any(message["role"] == "assistant" for message in messages):
-        raise InvalidArgument(f"{line.place}: no message of the assistant; expected one, which is what is learnt")
+        raise InvalidArgument(f"{line.place}: there is no message of the assistant; expected one to learn")
     return messages

@@ -38,7 +38,7 @@ KEPT: Final = (
     "vocab.json", "merges.txt", "vocab.txt", "chat_template.jinja", "generation_config.json",
     "LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*", "additional_chat_templates/*.jinja",
 )  # fmt: skip
-#: Keys of ``config.json`` that the export writes anew, or that hold for the original weights alone.
+#: Keys of ``config.json`` that the export rewrites, or that apply only to the original weights.
 _REPLACED: Final = frozenset({"torch_dtype", "quantization_config", "num_labels"})
 #: Folder of the updates in the output.
 ADAPTER: Final = "adapter"
@@ -127,7 +127,8 @@ def merge_folder(adapter: Path, target: Path, base: Path | None = None) -> tuple
         changed = [n for n, v in compared.items() if n not in weights or not torch.equal(v.float(), weights[n].float())]
         if changed:
             raise InvalidArgument(
-                f"{adapter} was trained beside other weights than {hub.path}: {changed[0]} differs; expected its base"
+                f"{adapter} was trained with other base weights than {hub.path}: {changed[0]} differs; expected its "
+                f"own base"
             )
         for layer, update in updates.items():
             weights |= dict(zip((layer + part for part in ADAPTER_PARTS), update, strict=True))
@@ -149,8 +150,8 @@ def refuse_code(hub: HubFolder) -> None:
     """
     if hub.config.get("auto_map"):
         raise InvalidArgument(
-            f"{hub.path}/config.json has auto_map: the model needs code of its own, which is not run here; expected a "
-            "folder of one of transformers' own classes"
+            f"{hub.path}/config.json has auto_map: the model needs its own code, which rdukit does not run; expected "
+            f"a folder for one of transformers' own classes"
         )
 
 

@@ -37,7 +37,7 @@ class FinetuneOptions:
     #: Share of the records that the model is judged on.
     dev_ratio: float = 0.05
     seed: int = 0
-    #: For preference pairs: strength that keeps the model close to its beginning.
+    #: For preference pairs: strength that keeps the model close to its initial weights.
     beta: float = 0.1
     #: Batches of a step.
     accumulation_steps: int = 1

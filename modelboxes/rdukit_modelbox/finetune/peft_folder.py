@@ -69,8 +69,8 @@ def base_of(folder: Path, base: Path | None = None) -> Path:
         if named and (place / CONFIG).is_file():
             return place
     raise NotFound(
-        f"{folder / PEFT_CONFIG}: base_model_name_or_path is {named!r}, which is no folder with {CONFIG} here; name "
-        "the base's folder with --base"
+        f"{folder / PEFT_CONFIG}: base_model_name_or_path is {named!r}, which is not a local folder with {CONFIG}; "
+        f"name the base's folder with --base"
     )
 
 
@@ -99,12 +99,13 @@ def read_peft_folder(folder: Path, hub: HubFolder) -> PeftAdapter:
         wanted = hub.hub.name_of(on_disk.get(asked, asked), shapes) or name
         if wanted not in shapes or (not is_update and "lora_" in name):
             raise InvalidArgument(
-                f"{folder / PEFT_FILE}: {stored} is no tensor for {hub.entry.name}; expected {_EXPECTED} of that model"
+                f"{folder / PEFT_FILE}: {stored} does not belong to {hub.entry.name}; expected {_EXPECTED} of that "
+                f"model"
             )
         if wanted in tied or wanted in tied.values():
             raise InvalidArgument(
-                f"{folder / PEFT_FILE}: {stored} changes one of two tensors that are the same in the base: "
-                f"{', '.join(sorted({*tied, *tied.values()}))}; expected an adapter of other layers"
+                f"{folder / PEFT_FILE}: {stored} changes one of the tensors that the base ties: "
+                f"{', '.join(sorted({*tied, *tied.values()}))}; expected an adapter for other layers"
             )
         if not is_update:
             replaced[wanted] = _require_shape(folder, stored, hub.hub.convert(wanted, tensor), shapes[wanted])
@@ -166,7 +167,7 @@ def adapter_for(folder: Path, hub: HubFolder, rank: int) -> PeftAdapter | None:
     found = read_peft_folder(folder, hub)
     if rank not in {0, found.rank}:
         raise InvalidArgument(
-            f"--lora is {rank}, and the adapter {folder} has the rank {found.rank}; leave --lora out, or merge the "
+            f"--lora is {rank}, but the adapter {folder} has rank {found.rank}; leave out --lora, or merge the "
             "adapter first: rdukit checkpoint merge"
         )
     return found

@@ -95,7 +95,7 @@ class Finetuned:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A checked request: the folder's model, and the options with what adapter, sizes and classes fix."""
+    """Checked request: the folder's model, and options completed from adapter, sizes and classes."""
 
     hub: HubFolder
     adapter: PeftAdapter | None
@@ -155,7 +155,9 @@ def finetune(
     if not checkpoint.exists():
         head = new_head(hub, sizes, options.seed) if classes is not None and classes.replaces_head else None
         if head:
-            tell(f"the head is new, as the data have other classes than the folder: {', '.join(sorted(head))}")
+            tell(
+                f"the head is new, because the classes of the data differ from the folder's: {', '.join(sorted(head))}"
+            )
         beside = {**adapter.replaced, **adapter.tensors} if adapter else None
         write_checkpoint(hub, sizes, _fresh(work / "base.unfinished"), keeps_tied=True, head=head, beside=beside)
         (work / "base.unfinished").rename(checkpoint)
@@ -163,7 +165,7 @@ def finetune(
     model, dataset = made.model, made.dataset
     batch_size = min(options.batch_size, made.samples)
     if batch_size < options.batch_size:
-        tell(f"batches of {batch_size}, as there are {made.samples} samples to train on")
+        tell(f"batches of {batch_size}, because there are {made.samples} training samples")
     pef = _compile(context, hub, model[1] if model else hub.entry, sizes, batch_size, options, work)
     is_preference = made.kind == PREFERENCES
     if model and is_preference:
@@ -225,11 +227,11 @@ def _check_request(folder: Path, data: Path, options: FinetuneOptions, base: Pat
     adapter = adapter_for(folder, hub, options.lora)
     options = _with_adapter(options, adapter)
     if not data.exists():
-        raise NotFound(f"there are no data at {data}; name a file, or a folder with files")
+        raise NotFound(f"{data} has no data; name a file, or a folder with files")
     classes = None if hub.entry.task in GENERATES_TEXT else choose_classes(hub, data)
     _check_options(options, classes)
     if options.augment and hub.entry.task != PICTURES:
-        raise InvalidArgument("--augment changes pictures; leave it out for a model of texts")
+        raise InvalidArgument("--augment is only for pictures; leave it out for a text model")
     sizes = limited_sizes(hub.entry, hub.sizes, options.context)
     if classes is not None:
         sizes[CLASSES] = classes.count
@@ -257,7 +259,7 @@ def _prepare(context: VerbContext, request: _Request, data: Path, work: Path) ->
     made = _preprocess(context, hub, examples, sizes, options, work)
     if not request.is_language and not made.figures["test_samples"]:
         raise InvalidArgument(
-            f"--held-out {options.dev_ratio:g} of the records is none; expected a larger share, or more data"
+            f"--held-out {options.dev_ratio:g} selects no records; expected a larger share, or more data"
         )
     samples = int(str(made.figures["train_sequences" if request.is_language else "train_samples"]))
     return _Data(examples.kind, made.outputs["dataset"], samples)
@@ -267,15 +269,15 @@ def _with_adapter(options: FinetuneOptions, adapter: PeftAdapter | None) -> Fine
     """Return the options with the values that an adapter fixes, and the default of ``lora_alpha``.
 
     Raises:
-        InvalidArgument: others were asked for than the adapter has.
+        InvalidArgument: the request differs from the adapter.
     """
     if adapter is None:
         if not options.lora and (options.lora_layers or options.lora_alpha):
-            raise InvalidArgument("--lora-layers and --lora-alpha are for updates of low rank; add --lora RANK")
+            raise InvalidArgument("--lora-layers and --lora-alpha are only for low-rank updates; add --lora RANK")
         return replace(options, lora_alpha=options.lora_alpha or LORA_ALPHA)
     if options.lora_layers or options.lora_alpha not in {0.0, adapter.alpha}:
         raise InvalidArgument(
-            f"{adapter.path} says its layers and its alpha, {adapter.alpha:g}; leave out --lora-layers and --lora-alpha"
+            f"{adapter.path} sets its own layers and alpha, {adapter.alpha:g}; leave out --lora-layers and --lora-alpha"
         )
     return replace(options, lora=adapter.rank, lora_alpha=adapter.alpha, lora_layers=adapter.layers)
 
@@ -296,13 +298,15 @@ def open_model(folder: Path, base: Path | None = None) -> HubFolder:
     if is_peft_folder(folder):
         folder = base_of(folder, base)
     elif base is not None:
-        raise InvalidArgument(f"--base is for an adapter, and {folder} has no adapter_config.json; leave --base out")
+        raise InvalidArgument(
+            f"--base is only for an adapter, but {folder} has no adapter_config.json; leave out --base"
+        )
     hub = open_hub_folder(folder)
     refuse_code(hub)
     if hub.entry.task not in TASKS:
         raise InvalidArgument(
-            f"{folder} is of {hub.entry.name}, which neither generates texts nor classifies; expected a model that "
-            f"does, or train it by its box: rdukit box describe {box_of(hub.entry)}"
+            f"{folder} contains {hub.entry.name}, which neither generates text nor classifies; expected a model that "
+            f"does, or train it with its box: rdukit box describe {box_of(hub.entry)}"
         )
     if hub.entry.task != PICTURES and not (folder / TOKENIZER_FILE).is_file():
         raise InvalidArgument(
@@ -316,7 +320,7 @@ def open_model(folder: Path, base: Path | None = None) -> HubFolder:
 def _begin(output: Path, asked: Mapping[str, object]) -> Path:
     """Return the work folder of an output that is empty, or that the same request left unfinished.
 
-    What another request left before its training began, such as one whose data were refused, is removed.
+    Removes the remains of an earlier request that ended before its training, for example with refused data.
     """
     work, note = output / WORK, output / WORK / "asked.json"
     digest = sha256_of(json.dumps(asked, sort_keys=True).encode())
@@ -326,7 +330,7 @@ def _begin(output: Path, asked: Mapping[str, object]) -> Path:
         if not (work / "train").exists() and list(output.iterdir()) == [work]:
             shutil.rmtree(work)
     if output.exists() and any(output.iterdir()):
-        raise Conflict(f"{output} holds something else; name another folder with --output, or remove it")
+        raise Conflict(f"{output} contains other files; name another folder with --output, or remove it")
     work.mkdir(parents=True, exist_ok=True)
     write_json_atomic(note, {"digest": digest})
     return work
@@ -389,17 +393,17 @@ def _check_options(options: FinetuneOptions, classes: ChosenClasses | None) -> N
         )
     if options.base_precision != F32 and not options.lora:
         raise InvalidArgument(
-            f"--base-precision {options.base_precision} is for a frozen base; add --lora RANK, or train in f32"
+            f"--base-precision {options.base_precision} is only for a frozen base; add --lora RANK, or train in f32"
         )
     if classes is None:
         return
     if options.lora and classes.replaces_head:
         raise InvalidArgument(
-            "--lora trains no head, and the data have other classes than the folder, so that the head is new; train "
-            "all weights, or bring data of the folder's classes"
+            "--lora trains no head, but classes that differ from the folder's need a new head; train all weights, or "
+            "bring data with the folder's classes"
         )
     if not options.dev_ratio:
-        raise InvalidArgument("--held-out is 0; expected more for a classifier, which is judged on what it did not see")
+        raise InvalidArgument("--held-out is 0; expected more, because a classifier is evaluated on unseen records")
 
 
 def _compile(

@@ -40,7 +40,7 @@ TOKENS, LABELS = "tokens", "labels"
 LANGUAGE: Final = "forced_bos_token_id"
 #: Box whose parameters a training of an encoder-decoder has: that of a decoder.
 _LIKE: Final = "decoder"
-_EXPECTED: Final = '{"prompt": …, "completion": …}, two texts that are not empty'
+_EXPECTED: Final = '{"prompt": …, "completion": …}, two non-empty texts'
 
 
 def seq2seq_box(entry: ModelEntry) -> Box:
@@ -98,8 +98,8 @@ def _target_form(hub: HubFolder, end_id: int) -> _TargetForm:
     ends = said.get("eos_token_id", hub.config.get("eos_token_id"))
     if ends is not None and end_id not in (ends if isinstance(ends, list) else [ends]):
         raise InvalidArgument(
-            f"{hub.path}: the tokenizer ends a text with token {end_id}, and eos_token_id is {ends}; expected the same "
-            "token in tokenizer_config.json (eos_token) and generation_config.json"
+            f"{hub.path}: the tokenizer ends a text with token {end_id}, but eos_token_id is {ends}; expected the "
+            f"same token in tokenizer_config.json (eos_token) and generation_config.json"
         )
     if not SEQ2SEQ[str(hub.sizes["family"])].wraps_target:
         return _TargetForm((), (end_id,), has_own=True)
@@ -131,7 +131,9 @@ def tokenize_sources(
     padding, longest, most = (int(sizes[name]) for name in ("padding", "prompt_length", "context_length"))
     form, reader = _target_form(hub, known.end_id), Tokenizer.from_str(known.tokenizer.to_str())
     if reader.num_special_tokens_to_add(False) >= min(longest, most):
-        raise InvalidArgument(f"the context is {min(longest, most)}; expected more than a text's special tokens")
+        raise InvalidArgument(
+            f"the context is {min(longest, most)} tokens; expected more than a text's special tokens need"
+        )
     reader.enable_truncation(longest)
     tokens, labels, cut = [], [], [0, 0]
     for place, record in _records(data):
@@ -140,7 +142,8 @@ def tokenize_sources(
         for name, ids in (("prompt", read.ids), ("completion", target)):
             if not ids or padding in ids or max(ids) >= int(sizes["vocabulary"]):
                 raise InvalidArgument(
-                    f"{place}: the {name} has a token that the model cannot read, or none; expected tokens from 0 to "
+                    f"{place}: the {name} is empty or has a token that the model cannot read; expected tokens from 0 "
+                    f"to "
                     f"{int(sizes['vocabulary']) - 1}, without {padding}, which is padding"
                 )
         cut[0] += bool(read.overflowing)

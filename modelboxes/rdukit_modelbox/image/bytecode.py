@@ -47,7 +47,9 @@ def imported_files() -> frozenset[str]:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode != 0:
         words = done.stderr.strip().splitlines() or ["it said nothing"]
-        raise Unavailable(f"what a box imports cannot be found out: {words[-1]}; see that the installation is whole")
+        raise Unavailable(
+            f"the imports of a box cannot be determined: {words[-1]}; check that the installation is complete"
+        )
     return frozenset(done.stdout.splitlines())
 
 

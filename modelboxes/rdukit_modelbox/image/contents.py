@@ -102,7 +102,7 @@ def read_contents(box: str) -> BoxContents:
     if total > MAX_BOX_BYTES:
         raise InvalidArgument(
             f"the files of box {loaded.name} have {total} bytes; expected up to {MAX_BOX_BYTES}; "
-            "data is mounted or fetched when the box runs"
+            "mount or fetch data when the box runs"
         )
     return BoxContents(loaded, files)
 
@@ -114,13 +114,13 @@ def _read_files(folder: Path) -> dict[str, bytes]:
         if any(part.startswith(".") or part == "__pycache__" for part in name.split("/")):
             continue
         if path.is_symlink():
-            raise InvalidArgument(f"{path} is a link; an image gets files only: copy what it points to")
+            raise InvalidArgument(f"{path} is a link, but an image gets only files; copy the link's target")
         if not path.is_file():
             continue
         if path.suffix.lower() in ARTIFACT_SUFFIXES:
             raise InvalidArgument(
-                f"{path} is an artifact; PEFs, checkpoints and data are mounted or fetched when the box runs, "
-                "never part of its image: move it out of the box's folder"
+                f"{path} is an artifact; a box mounts or fetches PEFs, checkpoints and data when it runs, so move the "
+                f"file out of the box's folder"
             )
         if path.suffix.lower() in KEPT_SUFFIXES or path.name in KEPT_NAMES:
             if path.stat().st_size > MAX_BOX_BYTES:

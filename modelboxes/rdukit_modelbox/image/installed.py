@@ -43,7 +43,7 @@ def make_installed_base(layout: ImageLayout, seconds: int) -> Descriptor:
         InvalidArgument: not Linux, or a package lacks the list of its files.
     """
     if sys.platform != "linux":
-        raise InvalidArgument(f"an image cannot be made from what is installed on {sys.platform}; expected linux")
+        raise InvalidArgument(f"an image cannot be built from the packages of {sys.platform}; expected linux")
     packages = required_distributions("rdukit")
     fingerprint = _fingerprint(packages, seconds)
     known = layout.references().get(BASE_REFERENCE)

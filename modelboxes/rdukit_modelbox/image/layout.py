@@ -74,7 +74,7 @@ class ImageLayout:
         """Return the layout at ``folder``.
 
         Raises:
-            NotFound: the folder is no layout.
+            NotFound: the folder is not a layout.
             InvalidArgument: of a version that is not known.
         """
         try:
@@ -82,7 +82,7 @@ class ImageLayout:
         except (OSError, ValueError) as cause:
             raise NotFound(f"{folder} is not an OCI layout: it has no readable {LAYOUT_FILE}") from cause
         if not isinstance(value, dict) or value.get("imageLayoutVersion") != "1.0.0":
-            raise InvalidArgument(f"{folder} is a layout of version {value!r}; expected 1.0.0")
+            raise InvalidArgument(f"{folder} has layout version {value!r}; expected 1.0.0")
         return cls(folder)
 
     def blob_file(self, digest: str) -> Path:
@@ -107,7 +107,7 @@ class ImageLayout:
         except OSError as cause:
             raise NotFound(f"{self.folder} lacks blob {descriptor.digest}") from cause
         if f"sha256:{sha256_of(data)}" != descriptor.digest:
-            raise InvalidArgument(f"{self.folder}: blob {descriptor.digest} is damaged; make the layout again")
+            raise InvalidArgument(f"{self.folder}: blob {descriptor.digest} is damaged; build the layout again")
         return data
 
     def add_blob(self, media_type: str, data: bytes) -> Descriptor:
@@ -160,7 +160,7 @@ class ImageLayout:
         names = ", ".join(sorted(found)) or "none"
         what = f"no image {reference!r}" if reference is not None else "no image"
         if reference is None and boxes:
-            what = "images of several boxes; say which with --tag"
+            what = "images of several boxes; choose one with --tag"
         raise NotFound(f"{self.folder} has {what}; there: {names}")
 
     def read_image(self, descriptor: Descriptor) -> tuple[dict[str, Any], dict[str, Any]]:

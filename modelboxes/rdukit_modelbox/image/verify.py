@@ -71,7 +71,7 @@ def _check_size(layout: ImageLayout, descriptor: Descriptor, seen: dict[str, int
     size = len(layout.read_blob(descriptor))
     seen[descriptor.digest] = size
     if size != descriptor.size:
-        yield f"blob {descriptor.digest} has {size} bytes, said are {descriptor.size}"
+        yield f"blob {descriptor.digest} has {size} bytes; its descriptor states {descriptor.size}"
 
 
 def _check_layer(layout: ImageLayout, layer: Descriptor, diff_id: str) -> Iterator[str]:
@@ -91,7 +91,7 @@ def _check_layer(layout: ImageLayout, layer: Descriptor, diff_id: str) -> Iterat
             yield f"layer {layer.digest} is not gzip: {error}"
             return
     if digest != diff_id:
-        yield f"layer {layer.digest} unpacks to {digest}, the configuration says {diff_id}"
+        yield f"layer {layer.digest} unpacks to {digest}, but the configuration states {diff_id}"
 
 
 def _digest(stream: BinaryIO) -> tuple[str, int]:

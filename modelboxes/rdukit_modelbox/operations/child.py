@@ -162,7 +162,7 @@ def _load_program(box: "Box", verb: "Verb") -> "VerbFunction":
 def _with_profile(
     context: ChildContext, verb: "Verb", done: "VerbResult", recorded: Path, output: Path
 ) -> "VerbResult":  # fmt: skip
-    """Return what the verb did with its profile as a further output. Without one the log has the reason."""
+    """Return the verb's result with its profile as a further output. Without one the log has the reason."""
     from rdukit_modelbox.operations.profiling import PROFILE, explain_failure, write_profile
 
     name = context.box.name

@@ -59,8 +59,8 @@ def read_members(text: str) -> tuple[MemberLease, ...]:
         lease, _, path = word.partition("@")
         if lease.count(":") != 1:
             raise InvalidArgument(
-                f"${MEMBERS.variable} has {word[:40]!r}; expected <id>:<token>@<socket> for each member, with blanks "
-                "between"
+                f"${MEMBERS.variable} has {word[:40]!r}; expected <id>:<token>@<socket> for each member, separated by "
+                f"spaces"
             )
         found.append(MemberLease(lease, path))
     return tuple(found)

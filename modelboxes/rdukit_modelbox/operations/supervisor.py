@@ -156,7 +156,7 @@ def judge(
             return ChildOutcome(failed=OperationFailure(DeadlineExceeded.code, message, {"timeout_s": limits.given_s}))
         case VerbEnd.STALL:
             message = (
-                f"the process of this operation gave no progress, log line or output for {limits.stall_s:g} s "
+                f"the process of this operation produced no progress, log line or output for {limits.stall_s:g} s "
                 "(box.stall_s) and was killed"
             )
             return ChildOutcome(failed=OperationFailure(Stalled.code, message + _with(words), detail))
@@ -179,7 +179,7 @@ def judge(
     if status == 0:
         reason += " and gave no result"
     if was_short_of_memory:
-        reason += f" while the machine ran out of memory; it had used {watch.peak_bytes >> 20} MiB"
+        reason += f" while the machine ran out of memory; the process had used {watch.peak_bytes >> 20} MiB"
     return ChildOutcome(
         failed=OperationFailure((OutOfMemory if was_short_of_memory else ChildDied).code, reason + _with(words), detail)
     )

@@ -144,7 +144,8 @@ class OperationTable:
         except KeyError:
             raise NotFound(
                 f"no operation {operation_id!r} among the {len(self._operations)} of this box; a box keeps operations "
-                f"in memory only: it may be of an earlier process, or older than the {KEPT_OPERATIONS} that ended last",
+                f"only in memory, so it may belong to an earlier process or precede the last {KEPT_OPERATIONS} ended "
+                f"ones",
                 field="id",
             ) from None
 
@@ -267,5 +268,6 @@ class OperationTable:
         except (binascii.Error, ValueError):
             pass
         raise InvalidArgument(
-            f"cursor {cursor[:80]!r} is of no list since the start of this box; leave it out to begin", field="cursor"
+            f"cursor {cursor[:80]!r} comes from no list since the box started; leave it out to get the first page",
+            field="cursor",
         )

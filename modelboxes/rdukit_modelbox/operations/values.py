@@ -65,11 +65,11 @@ MAX_LOG_CHARACTERS: Final = 4096
 
 #: Fields of a verb's request in 0.1.0 -> the platform's replacement. Requests with such a field are refused.
 REMOVED_FIELDS: Final[Mapping[str, str]] = {
-    "idempotency_key": "a box runs each request that it gets; submit a job of the platform, whose idempotency_key "
-    "(rdukit job submit --key) gives the same job again",
-    "resume": "operations end with their box; submit a job of the platform, which retries and resumes "
-    "(rdukit job submit, rdukit job resume, rdukit job clone)",
-    "webhook": "a box announces nothing; submit a job of the platform, whose webhooks do (rdukit webhook add)",
+    "idempotency_key": "a box runs every request; for idempotency submit a job to the platform with idempotency_key "
+    "(rdukit job submit --key)",
+    "resume": "operations end with their box; submit a job to the platform, which retries and resumes jobs (rdukit "
+    "job submit, rdukit job resume, rdukit job clone)",
+    "webhook": "a box sends no notifications; submit a job to the platform, which has webhooks (rdukit webhook add)",
 }
 
 

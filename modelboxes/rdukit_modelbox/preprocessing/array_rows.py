@@ -54,7 +54,7 @@ def read_npz(source: SourceFile, request: RowPreprocessRequest, bad: RowErrors) 
                 yield from _blocks(source, features, array.shape, array.take, labels_N, request, bad)
     except (zipfile.BadZipFile, zlib.error, OSError, ValueError, EOFError) as cause:
         raise InvalidArgument(
-            f"{source.name} is not readable as NPZ; expected what numpy.savez writes of arrays of numbers"
+            f"{source.name} is not readable as NPZ; expected a file that numpy.savez wrote from arrays of numbers"
         ) from cause
 
 
@@ -85,8 +85,8 @@ def read_hdf5(source: SourceFile, request: RowPreprocessRequest, bad: RowErrors)
             yield from _blocks(source, features, data.shape, take, labels_N, request, bad)
     except (OSError, KeyError) as cause:
         raise InvalidArgument(
-            f"{source.name} is not readable as HDF5; expected an intact file with a data set of features and one of "
-            "labels at its top"
+            f"{source.name} is not readable as HDF5; expected an intact file with one top-level data set of features "
+            f"and one of labels"
         ) from cause
 
 
@@ -127,7 +127,8 @@ def _choose(source: SourceFile, names: list[str], request: RowPreprocessRequest)
     if labels is None or features is None:
         raise InvalidArgument(
             f"{source.name} has the arrays {', '.join(names) or 'none'}; expected labels under "
-            f"{request.label_column!r} (label_column) and one array of features (columns names it if there are more)",
+            f"{request.label_column!r} (label_column) and one array of features (name it under columns if there are "
+            f"several)",
             file=source.name, arrays=names,
         )  # fmt: skip
     return features, labels
@@ -139,7 +140,7 @@ def _labels(source: SourceFile, column: str, values: NDArray[Any], bad: RowError
         values = values[:, 0]
     if values.ndim != 1 or values.dtype.kind not in "iufbUSO":
         raise InvalidArgument(
-            f"{source.name}, {column!r}: {values.dtype} {list(values.shape)}; expected one label a row"
+            f"{source.name}, {column!r}: {values.dtype} {list(values.shape)}; expected one label per row"
         )
     found: list[str | None] = []
     # A narrow float is read by its own shortest text: 0.1 as float32 is 0.1.
@@ -168,7 +169,7 @@ def _blocks(
 ) -> Iterator[RowBlock]:
     if len(shape) < 2 or shape[0] != len(labels):
         raise InvalidArgument(
-            f"{source.name}, {name!r}: shape {list(shape)}; expected [{len(labels)}, …], a row a label"
+            f"{source.name}, {name!r}: shape {list(shape)}; expected [{len(labels)}, …], one row per label"
         )
     width = prod(shape[1:])
     if not 0 < width <= MAX_ROW_VALUES:
@@ -195,7 +196,7 @@ def _usable(
     is_bad_N: NDArray[np.bool_] = np.asarray(np.isinf(rows).any(axis=1)) & has_label_N
     is_missing_N: NDArray[np.bool_] = np.asarray(np.isnan(rows).any(axis=1)) & has_label_N & ~is_bad_N
     for index in np.flatnonzero(is_bad_N).tolist():
-        bad.add(source.name, start + index + 1, "a value is infinite or beyond float32", LEGAL_RANGE, name)
+        bad.add(source.name, start + index + 1, "a value is infinite or exceeds float32", LEGAL_RANGE, name)
     if request.missing in {"zero", "mean"}:
         return has_label_N & ~is_bad_N
     for index in np.flatnonzero(is_missing_N).tolist():
@@ -223,7 +224,7 @@ def read_images(sources: list[SourceFile], request: RowPreprocessRequest, bad: R
         consumed += source.bytes
         folder = PurePosixPath(source.name).parent.name
         if not folder:
-            bad.add(source.name, None, "the image is in no folder of a class", "<class>/<image>")
+            bad.add(source.name, None, "the image is not in a class folder", "<class>/<image>")
             continue
         try:
             image = _read_image(source, request)
@@ -233,7 +234,7 @@ def read_images(sources: list[SourceFile], request: RowPreprocessRequest, bad: R
         pixels = np.asarray(image, np.float32).reshape(-1)
         width = width or len(pixels)
         if len(pixels) != width:
-            bad.add(source.name, None, f"{image.width} x {image.height} pixels, others have more or fewer", "one size")
+            bad.add(source.name, None, f"{image.width} x {image.height} pixels, unlike other images", "one size")
             continue
         rows.append(pixels)
         labels.append(folder)

@@ -199,7 +199,8 @@ def open_arrays(folder: Path, forms: Sequence[ArrayForm]) -> ArrayDataset:
                 raise InvalidArgument(f"{folder}: {split} does not match {MANIFEST}; preprocess again")
     except (KeyError, TypeError, ValueError, OSError) as cause:
         raise InvalidArgument(
-            f"{folder} is no data set of arrays, or a file of it is missing or damaged; expected train and test with a "
+            f"{folder} is not a data set of arrays, or one of its files is missing or damaged; expected train and "
+            f"test with a "
             f".npy file of numbers for each of {', '.join(form.name for form in forms)}; preprocess again"
         ) from cause
     _check_forms(found, forms, str(folder))
@@ -277,7 +278,7 @@ def _draw_splits(
 ) -> dict[str, Arrays]:
     """Draw both splits, each with its own seed: a sample of one is never in the other, or next to it in time."""
     if entry.generate is None:
-        raise InvalidArgument(f"model {entry.name!r} draws no data of its own; name files as the input data")
+        raise InvalidArgument(f"model {entry.name!r} generates no data; name files as the input data")
     held = int(samples * ratio)
     if entry.is_drawn_from_a_set:
         drawn = entry.generate(samples, seed, **sizes)
@@ -333,12 +334,14 @@ def _read_arrays(data: Path, forms: Sequence[ArrayForm]) -> dict[str, NDArray[An
         raise InvalidArgument(f"{data.name} lacks the array {missing!r}; expected {_legal(forms)}") from cause
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as cause:
         raise InvalidArgument(
-            f"{data.name} is no file of arrays of numbers, or is damaged; expected {_legal(forms)}"
+            f"{data.name} is damaged or does not contain arrays of numbers; expected {_legal(forms)}"
         ) from cause
     _check_forms([ArrayForm(name, a.shape[1:], str(a.dtype)) for name, a in found.items()], forms, data.name)
     counts = {name: len(values) for name, values in found.items()}
     if len(set(counts.values())) != 1 or not min(counts.values()):
-        raise InvalidArgument(f"{data.name}: the arrays have {counts} samples; expected as many in each, at least one")
+        raise InvalidArgument(
+            f"{data.name}: the arrays have {counts} samples; expected equal numbers of samples, at least one"
+        )
     for name, values in found.items():
         if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
             at = np.argwhere(~np.isfinite(values))[0].tolist()
@@ -356,8 +359,7 @@ def _check_forms(found: Sequence[ArrayForm], wanted: Sequence[ArrayForm], where:
     for have, form in zip(found, wanted, strict=False):
         if have != form:
             raise InvalidArgument(
-                f"{where}: {have.name} has {have.dtype} {list(have.shape)} a sample; expected as "
-                f"this model takes {_legal([form])}"
+                f"{where}: {have.name} has {have.dtype} {list(have.shape)} per sample; expected {_legal([form])}"
             )
     if len(found) != len(wanted):
         raise InvalidArgument(f"{where} has {len(found)} arrays; expected {_legal(wanted)}")
@@ -372,7 +374,7 @@ def _chosen(arrays: Arrays, rows: Any) -> Arrays:
 
 
 def write_arrays(folder: Path, forms: Sequence[ArrayForm], splits: Mapping[str, Arrays], about_all: Names) -> Path:
-    """Write both splits, then the manifest; a folder without manifest is no data set. Returns ``folder``."""
+    """Write both splits, then the manifest; a folder without manifest is not a data set. Returns ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
     about: dict[str, object] = {}

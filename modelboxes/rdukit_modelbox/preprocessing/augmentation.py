@@ -89,8 +89,8 @@ def load_transforms() -> Any:
         from torchvision.transforms import v2  # type: ignore[import-not-found]
     except (ImportError, RuntimeError, OSError) as cause:
         raise InvalidArgument(
-            f"augmentation needs torchvision, which cannot be imported here ({cause}); install the one that goes with "
-            f"torch {torch.__version__}, from the same index as torch: pip install 'rdukit[pictures]'"
+            f"augmentation needs torchvision, which cannot be imported here ({cause}); install the version for torch "
+            f"{torch.__version__} from the same index as torch: pip install 'rdukit[pictures]'"
         ) from cause
     return v2
 
@@ -108,7 +108,7 @@ def augmentation_from(
         return None
     if preprocessing is None:
         raise InvalidArgument(
-            f"{', '.join(asked)} change pictures, and the data are numbers of an unknown scale; expected pictures in a "
+            f"{', '.join(asked)} change pictures, but the data are numbers of unknown scale; expected pictures in a "
             "folder or table, or arrays of uint8"
         )
     load_transforms()
@@ -120,7 +120,7 @@ def augmentation_parameters(text: str) -> dict[str, object]:
     """Return the parameters of preprocess that ``flip=0.5,rotation=10`` stands for (pure).
 
     Raises:
-        InvalidArgument: a part is no name with a number.
+        InvalidArgument: a part is not a name with a number.
     """
     names = [name.removeprefix(_PREFIX) for name in TRANSFORMS]
     found: dict[str, object] = {}
@@ -149,10 +149,10 @@ def read_augmentation(manifest: Mapping[str, Any], preprocessing: PicturePreproc
         steps = tuple((str(step["transform"]), float(step["value"])) for step in listed)
         wrong = [f"{name} {value:g}" for name, value in steps if not 0 < value <= LIMITS.get(name, 0.0)]
         if preprocessing is None or wrong:
-            raise ValueError(", ".join(wrong) or "there is no preprocessing of pictures")
+            raise ValueError(", ".join(wrong) or "the data set has no description of its pictures")
     except (KeyError, TypeError, ValueError) as cause:
         raise InvalidArgument(
-            f"the data set's augmentation is not known: {cause}; expected some of "
+            f"the data set's augmentation is unknown: {cause}; expected some of "
             f"{', '.join(LIMITS)}, within their limits; preprocess again"
         ) from cause
     return Augmentation(steps, preprocessing.mean, preprocessing.deviation)

@@ -85,7 +85,7 @@ class RowPreprocessRequest:
             image_mode=str(parameters.get("image_mode", base.image_mode)),
         )
         if request.predict == NUMBER_LABEL and request.limit:
-            raise IllegalValue("limit is for labels that are classes; leave it at 0 with predict=number")
+            raise IllegalValue("limit applies only to classes; leave it at 0 with predict=number")
         roles = {
             "label_column": (request.label_column,), "columns": request.columns, "categorical": request.categorical,
             "dates": request.dates, "exclude": request.exclude,
@@ -93,7 +93,7 @@ class RowPreprocessRequest:
         }  # fmt: skip
         for one, other in _DISTINCT:
             if twice := [name for name in roles[one] if name in roles[other]]:
-                raise IllegalValue(f"column {twice[0]!r} is in {one} and in {other}; expected in one of them")
+                raise IllegalValue(f"column {twice[0]!r} is in both {one} and {other}; expected in one of them")
         for role in ("categorical", "dates"):
             if request.columns and (extra := set(roles[role]) - set(request.columns)):
                 raise IllegalValue(

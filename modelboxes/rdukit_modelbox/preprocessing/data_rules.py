@@ -36,13 +36,12 @@ def check_sizes(found: Mapping[str, SizeValue], wanted: Mapping[str, SizeValue])
         told = "; ".join(f"{name}: {found[name]} in the data set, {wanted[name]} in the PEF" for name in differing)
         advice = ", ".join(f"{name}={found[name]}" for name in differing)
         raise InvalidArgument(
-            f"the data set was made for another model: {told}; compile with {advice}, or preprocess with the PEF's "
-            "values"
+            f"the data set belongs to another model: {told}; compile with {advice}, or preprocess with the PEF's values"
         )
 
 
 def check_values(where: str, values: NDArray[Any], limit: ValueLimit) -> None:
-    """Refuse labels beyond the classes and indices beyond a table. Floats are no indices.
+    """Refuse labels beyond the classes and indices beyond a table. Floats are not indices.
 
     Raises:
         InvalidArgument: names ``where``, the first wrong value and the expected ones.
@@ -59,7 +58,7 @@ def check_values(where: str, values: NDArray[Any], limit: ValueLimit) -> None:
         why, advice = (
             (f"as {limit.size} is {limit.count}", f"correct the data, or compile with a larger {limit.size}")
             if limit.size
-            else (f"as there are {limit.count} to choose from", "correct the data")
+            else (f"because there are {limit.count} choices", "correct the data")
         )
         raise InvalidArgument(
             f"{where} has the value {wrong.flat[0]}; expected 0 to {limit.count - 1}, {why}; {advice}"

@@ -214,7 +214,7 @@ def read_manifest(folder: Path, kind: str = "rows") -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
     except FileNotFoundError as cause:
-        raise NotFound(f"{folder} has no {MANIFEST}; it is not a data set made by preprocess") from cause
+        raise NotFound(f"{folder} has no {MANIFEST}; it is not a data set of preprocess") from cause
     except ValueError as cause:
         raise InvalidArgument(f"{folder / MANIFEST} is not readable: {cause}; preprocess again") from cause
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or manifest.get("kind", "rows") != kind:
@@ -235,7 +235,7 @@ def _load_split(folder: Path, name: str, manifest: dict[str, Any]) -> Samples:
             with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
                 samples = Samples(arrays["features"], arrays["labels"])
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as cause:
-        state = "damaged, or holds other arrays than features and labels" if path.exists() else "missing"
+        state = "damaged, or contains arrays other than features and labels" if path.exists() else "missing"
         raise InvalidArgument(f"{path} is {state}; preprocess again") from cause
     features, labels = samples.features_NF, samples.labels_N
     kind = np.dtype(np.float32 if manifest.get("target") else np.int64)

@@ -49,7 +49,7 @@ def plan_splits(total_bytes: int, training: int, dev_ratio: float, test_ratio: f
     """
     if dev_ratio + test_ratio >= 1:
         raise IllegalValue(
-            f"dev_ratio {dev_ratio} and test_ratio {test_ratio} leave nothing to train; expected a sum below 1"
+            f"dev_ratio {dev_ratio} and test_ratio {test_ratio} leave no training data; expected a sum below 1"
         )
     if training == 0:
         by_size = 32 if total_bytes < 10 * GIGABYTE else 128 if total_bytes < 100 * GIGABYTE else 256

@@ -61,7 +61,7 @@ def dataset_inside(name: str, file: Any, array: str) -> Any:
     """
     data, place = file[array], f"{name}, {array!r}"
     if data.is_virtual or data.external or not isinstance(file.get(array, getlink=True), h5py.HardLink):
-        raise InvalidArgument(f"{place}: its values lie in other files; expected them inside")
+        raise InvalidArgument(f"{place}: its values are in other files; expected a self-contained file")
     if data.chunks:
         touched = data.chunks[0] * prod(data.shape[1:]) * data.dtype.itemsize
         if touched > CACHE_BYTES or prod(data.chunks) * data.dtype.itemsize > CACHE_BYTES:
@@ -81,7 +81,7 @@ def check_labels(name: str, rows: int, what: str, labels: int, each_bytes: int) 
         InvalidArgument: says how many of each there are, or how many fit.
     """
     if labels != rows:
-        raise InvalidArgument(f"{name} has {rows} {what} and {labels} labels; expected as many of each")
+        raise InvalidArgument(f"{name} has {rows} {what} and {labels} labels; expected equal numbers")
     require_memory(name, rows, max(each_bytes, LABEL_BYTES), "labels")
 
 
@@ -99,7 +99,9 @@ def labels_inside(name: str, file: Any, array: str, rows: int, what: str = "pict
     for row in range(rows):
         value = data[row] if data.ndim == 1 else data[np.unravel_index(row, data.shape)]
         if isinstance(value, bytes | str) and len(value) > MAX_ROW_VALUES:
-            raise InvalidArgument(f"{name}, {array!r}, row {row}: a label of {len(value)} characters; expected a name")
+            raise InvalidArgument(
+                f"{name}, {array!r}, row {row}: the label has {len(value)} characters; expected a short name"
+            )
         found[row] = value[:1000] if isinstance(value, bytes | str) else value
     return found
 

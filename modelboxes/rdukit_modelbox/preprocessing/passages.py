@@ -132,7 +132,7 @@ def _read(source: SourceFile, text_column: str, label_column: str) -> Iterator[t
     if source.format == Format.TXT:
         if label_column:
             raise InvalidArgument(
-                f"{source.name}: text alone has no classes; expected a table (.csv, .tsv, .jsonl, .parquet) with the "
+                f"{source.name}: plain text has no classes; expected a table (.csv, .tsv, .jsonl, .parquet) with the "
                 f"columns {text_column} and {label_column}"
             )
         for block in read_line_blocks(source):
@@ -144,7 +144,8 @@ def _read(source: SourceFile, text_column: str, label_column: str) -> Iterator[t
         for column in filter(None, (text_column, label_column)):
             if column not in row:
                 raise InvalidArgument(
-                    f"{source.name} has no column {column!r}; there: {', '.join(map(str, row))}; name it with "
+                    f"{source.name} has no column {column!r}; its columns are {', '.join(map(str, row))}; name one "
+                    f"with "
                     f"{'text_column' if column == text_column else 'label_column'}"
                 )
             if row[column] is None or not str(row[column]).strip():

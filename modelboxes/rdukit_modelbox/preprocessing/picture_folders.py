@@ -116,13 +116,13 @@ def preprocessing_of(
     channels, height, width = shape
     if channels not in _COLOURS:
         raise InvalidArgument(
-            f"the model takes {channels} channels; expected 1 (grey) or 3 (rgb) for pictures: preprocess and compile "
+            f"the model expects {channels} channels, but pictures have 1 (grey) or 3 (rgb): preprocess and compile "
             "with another number, or bring arrays"
         )
     normalize = str(parameters.get("image_normalize", "half"))
     mean, deviation = NORMALISATIONS[normalize]
     if len(mean) not in {1, channels}:
-        raise InvalidArgument(f"image_normalize={normalize} is for rgb; expected half or none for grey pictures")
+        raise InvalidArgument(f"image_normalize={normalize} is only for rgb; expected half or none for grey pictures")
     is_cropped = parameters.get("image_fit", "crop") == "crop"
     resample, shorter = str(parameters.get("image_resample", "bilinear")), int(parameters.get("image_shorter_side", 0))
     if shorter and (not is_cropped or shorter < max(height, width)):
@@ -137,7 +137,7 @@ def _class_of(source: SourceFile) -> str:
     parents = PurePosixPath(source.name).parts[:-1]
     if not parents or (len(parents) == 1 and parents[0].lower() in SPLIT_NAMES):
         raise InvalidArgument(
-            f"{source.name}: the picture is in no folder of a class; expected CLASS/{PurePosixPath(source.name).name}, "
+            f"{source.name}: the picture is not in a class folder; expected CLASS/{PurePosixPath(source.name).name}, "
             "or train/CLASS/… and test/CLASS/…",
             file=source.name,
         )

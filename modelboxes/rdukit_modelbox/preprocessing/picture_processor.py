@@ -83,8 +83,8 @@ def _shorter_side(said: Mapping[str, Any], path: Path, side: int, crops: bool) -
     if not crops and _sides(size) == {side}:
         return 0
     raise InvalidArgument(
-        f"{path}: size {json.dumps(size)}{f', crop_size {json.dumps(crop)}' if crops else ''}; expected pictures of "
-        f"{side} x {side}, which the model takes: height and width {side}, or a shortest_edge of {side} or more with "
+        f"{path}: size {json.dumps(size)}{f', crop_size {json.dumps(crop)}' if crops else ''}; expected the model's "
+        f"size {side} x {side}: height and width {side}, or a shortest_edge of {side} or more with "
         f"do_center_crop and crop_size {side}"
     )
 

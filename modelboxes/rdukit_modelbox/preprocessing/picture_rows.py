@@ -53,7 +53,7 @@ LABEL_NAMES: Final = ("label", "labels", "class", "target", "y")
 #: Pictures between two looks for a cancellation.
 _STEP: Final = 64
 _CHANNELS: Final = (1, 3, 4)
-_EXPECTED: Final = f"one of {', '.join(IMAGE_NAMES)} with the pictures, and one of {', '.join(LABEL_NAMES)}"
+_EXPECTED: Final = f"one of {', '.join(IMAGE_NAMES)} for pictures, and one of {', '.join(LABEL_NAMES)} for labels"
 _DAMAGED: Final = (zipfile.BadZipFile, zlib.error, OSError, ValueError, EOFError, KeyError, arrow.ArrowException)
 
 
@@ -86,8 +86,8 @@ def read_pictures_of(
     if len(classes) != num_classes:
         some = f"{', '.join(classes[:5])}{', …' if len(classes) > 5 else ''}"
         raise InvalidArgument(
-            f"{data.name} has {len(classes)} classes ({some}), the model has {num_classes}; expected as many: "
-            f"preprocess and compile with num_classes={len(classes)}"
+            f"{data.name} has {len(classes)} classes ({some}), but the model has {num_classes}; expected equal "
+            f"numbers: preprocess and compile with num_classes={len(classes)}"
         )
     made = preprocessing_of(shape, classes, parameters)
     count, number = sum(len(file.labels) for file in files), {name: index for index, name in enumerate(classes)}
@@ -185,7 +185,9 @@ def _classes(files: Sequence[PictureRows], num_classes: int) -> tuple[str, ...]:
     if said:
         (names_K,) = said
         if count > len(names_K):
-            raise InvalidArgument(f"a label is {count - 1}; expected 0 to {len(names_K) - 1}, as the file names them")
+            raise InvalidArgument(
+                f"a label is {count - 1}; expected 0 to {len(names_K) - 1}, the classes that the file names"
+            )
         return names_K
     return tuple(str(number) for number in range(max(count, num_classes)))
 
@@ -327,7 +329,7 @@ def _label(source: SourceFile, row: int, value: object) -> int | str:
     ):
         return found
     raise InvalidArgument(
-        f"{source.name}, row {row}: the label is {str(value)[:40]!r}; expected a class: a name, or a number from 0",
+        f"{source.name}, row {row}: the label is {str(value)[:40]!r}; expected a class name, or a number from 0",
         file=source.name, row=row,
     )  # fmt: skip
 

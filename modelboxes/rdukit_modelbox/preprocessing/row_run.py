@@ -51,7 +51,7 @@ class RowRun:
         layout = find_layout(sources[0], request) if sources[0].format in TABLES else None
         if request.split_column and layout is None:
             raise InvalidArgument(
-                f"split_column is {request.split_column!r}, and {sources[0].name} is no table; expected .csv, .tsv, "
+                f"split_column is {request.split_column!r}, but {sources[0].name} is not a table; expected .csv, .tsv, "
                 ".jsonl or .parquet, or files whose names begin with train, dev and test"
             )
         return cls(context, request, sources, given_splits(sources), layout, work)
@@ -120,7 +120,7 @@ def given_splits(sources: Sequence[SourceFile]) -> dict[str, int] | None:
 def picture_splits(sources: Sequence[SourceFile]) -> dict[str, int] | None:
     """Return the split of each file of pictures, as ``given_splits``.
 
-    A folder of a class is no split, whatever its name. Where names say train and dev alone, dev is the test split.
+    A class folder is never a split, whatever its name. Where names say train and dev alone, dev is the test split.
     """
     if any(source.format is Format.IMAGES and len(PurePosixPath(source.name).parts) < 3 for source in sources):
         return None

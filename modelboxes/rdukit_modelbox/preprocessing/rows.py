@@ -69,7 +69,7 @@ def preprocess_rows(
     folder, work_folder = output / "dataset", output / ".preprocess"
     figures = _find_finished(folder, identity_of(identity))
     if figures is not None and not work_folder.exists():
-        context.log(f"{folder} is finished already, from the same files and parameters")
+        context.log(f"{folder} is already complete, from the same files and parameters")
         return VerbResult(figures, {"dataset": folder})
     run = RowRun.begin(context, request, sources, WorkFolder(work_folder, identity))
     found = run.work.find("figures") or gather_figures(run)
@@ -92,11 +92,11 @@ def _check_model(context: VerbContext, features: int, found: Mapping[str, Any]) 
     classes = 1 if found["target"] else max(classes_of(list(found["labels"])).values()) + 1
     if wanted is not None and features != wanted:
         raise InvalidArgument(
-            f"the rows have {features} features, box {context.box.name} takes {wanted}; expected other columns, or "
-            f"images of another size"
+            f"the rows have {features} features, but box {context.box.name} expects {wanted}; choose other columns, "
+            f"or images of another size"
         )
     if most is not None and classes > most:
-        raise InvalidArgument(f"the labels have {classes} classes, box {context.box.name} has {most}")
+        raise InvalidArgument(f"the labels have {classes} classes, but box {context.box.name} has {most}")
 
 
 def _find_finished(folder: Path, identity: str) -> dict[str, Any] | None:
@@ -130,7 +130,7 @@ def gather_figures(run: RowRun) -> dict[str, Any]:
     if tally.figures is None or tally.rows[0] == 0:
         raise InvalidArgument(f"no row can be used for training in {', '.join(s.name for s in run.sources[:5])}")
     if bad.count or bad.dropped:
-        run.context.log(f"left out {bad.count} bad rows and {bad.dropped} with missing values: {bad.examples[:3]}")
+        run.context.log(f"omitted {bad.count} bad rows and {bad.dropped} rows with missing values: {bad.examples[:3]}")
     columns = tally.figures.to_json()
     counts = [column.counts for column in tally.names]
     target = tally.target.target() if tally.target else None
@@ -190,7 +190,7 @@ class _Tally:
         if self.figures is None:
             self.figures = ColumnFigures.of(width)
         if width != len(self.figures.count_C):
-            raise InvalidArgument(f"rows have {len(self.figures.count_C)} and {width} numbers; expected one width")
+            raise InvalidArgument(f"rows have {len(self.figures.count_C)} and {width} numbers; expected equal widths")
         kept_N = within_limit(self._limit, self.rows, splits_N)
         if self.audit is not None:
             self.audit.add(block)

@@ -83,13 +83,13 @@ def find_sources(data: Path, pattern: str, wanted: str, legal: Sequence[Format])
     sources = tuple(source for source in found if source is not None)
     if not sources:
         raise InvalidArgument(
-            f"{paths[0]}: no format that this box reads goes by this name; legal endings: {words} (text also .gz), or "
-            f"pass the parameter format"
+            f"{paths[0]}: its ending belongs to no format of this box; expected {words} (text also .gz), or the "
+            f"parameter format"
         )
     formats = sorted({source.format for source in sources})
     if len(formats) > 1:
         raise InvalidArgument(
-            f"{data} mixes {', '.join(formats)}; choose files with pattern, or one format with format"
+            f"{data} mixes {', '.join(formats)}; choose files with pattern, or a single format with format"
         )
     if not any(source.bytes for source in sources):
         raise InvalidArgument(f"{data}: every file is empty; expected one with content")
@@ -104,7 +104,7 @@ def _find_files(data: Path, pattern: str) -> list[Path]:
     if data.is_file():
         return [data]
     if not data.is_dir():
-        raise NotFound(f"there is nothing at {data}")
+        raise NotFound(f"{data} does not exist")
     root = data.resolve()
     paths = sorted(
         path for path in data.glob(pattern)
@@ -157,8 +157,8 @@ def read_line_blocks(source: SourceFile, block_bytes: int = BLOCK_BYTES) -> Iter
                 data = stream.read(block_bytes)
             except (OSError, EOFError, zlib.error) as cause:
                 raise InvalidArgument(
-                    f"{source.name}: not readable after line {line}: {cause}; expected an intact file, so "
-                    "compress or copy it again"
+                    f"{source.name}: not readable after line {line}: {cause}; expected an intact file; compress or "
+                    f"copy it again"
                 ) from cause
             if line == 1 and not rest and data.startswith(BYTE_ORDER_MARK):
                 data = data[len(BYTE_ORDER_MARK) :]
@@ -193,7 +193,7 @@ class RowErrors:
     skips: bool
     count: int = 0
     examples: list[str] = field(default_factory=list)
-    #: Rows left out because a value was missing and the request says so.
+    #: Rows omitted for missing values, as the request chose.
     dropped: int = 0
 
     def add(self, file: str, line: int | None, reason: str, legal: str, column: str | None = None) -> None:
@@ -208,7 +208,7 @@ class RowErrors:
             place += f", column {column!r}"
         if not self.skips:
             raise InvalidArgument(
-                f"{place}: {reason}; expected {legal}; or pass bad_rows=skip to leave such rows out",
+                f"{place}: {reason}; expected {legal}; or pass bad_rows=skip to omit such rows",
                 file=file, line=line, column=column, legal=legal,
             )  # fmt: skip
         self.count += 1

@@ -58,8 +58,8 @@ class TableAudit:
         found = []
         if len(labels) > MANY_NAMES:
             found.append(
-                f"the label has {len(labels)} different values: each is a class; expected predict=number for "
-                "numbers (box mlp), another label_column, or its values put into a few ranges"
+                f"the label has {len(labels)} different values, each of which is a class; expected predict=number for "
+                f"numbers (box mlp), another label_column, or values grouped into a few ranges"
             )
         for index, name in enumerate(self._numeric):
             if figures["min"][index] is None:
@@ -75,13 +75,13 @@ class TableAudit:
                     f"out with exclude={name}"
                 )
         found += [
-            f"column {name!r} is different in each of the {self._rows} rows, as an id is: a model learns nothing from "
-            f"it that holds for other rows; leave it out with exclude={name}"
+            f"column {name!r} differs in each of the {self._rows} rows, like an id; a model learns nothing from it "
+            f"about other rows; leave it out with exclude={name}"
             for name in self._ids()
         ]
         found += [
-            f"column {name!r} says the label: each of its values has one label, and each label one value; leave it out "
-            f"with exclude={name} unless it is known before the answer"
+            f"column {name!r} reveals the label: each value has one label, and each label one value; leave it out "
+            f"with exclude={name} unless it is known before the label"
             for name in self._leaks()
         ]
         return found
@@ -148,8 +148,8 @@ class NumberLabels:
         spread = np.sqrt(np.maximum((xx - x * x / rows) * (yy - y * y / rows), 0.0))
         together = np.divide(xy - x * y / rows, spread, out=np.zeros_like(spread), where=spread > 0)
         return [
-            f"column {name!r} says the label: a line through both explains it ({share:.6f}); leave it out with "
-            f"exclude={name} unless it is known before the answer"
+            f"column {name!r} reveals the label: a linear fit explains it ({share:.6f}); leave it out with "
+            f"exclude={name} unless it is known before the label"
             for name, share in zip(numeric, np.abs(together).tolist(), strict=True)
             if share > SAME
         ]

@@ -39,7 +39,7 @@ BLOCK_ROWS: Final = 2048
 _BATCH_BYTES: Final = 1 << 26
 #: Value of a column of splits → the split's number.
 SPLIT_NAMES: Final = {"train": 0, "test": 1, "dev": 2, "validation": 2, "valid": 2, "val": 2}
-ROWS_EXPECTED: Final = "rows of numbers and texts by column: a header with lines below it, or an object in each line"
+ROWS_EXPECTED: Final = "rows of numbers and strings by column: a header followed by lines, or one object per line"
 #: A row's line or number, and its values by column.
 NumberedRow = tuple[int, TableRow]
 
@@ -84,12 +84,12 @@ def _layout_of(
     for name in (request.label_column, *chosen, *request.categorical, *request.dates, *request.exclude, *split):
         if name not in columns:
             raise InvalidArgument(
-                f"{source.name} has no column {name!r}; there: {', '.join(columns) or 'none'}",
+                f"{source.name} has no column {name!r}; its columns are {', '.join(columns) or 'none'}",
                 file=source.name, column=name,
             )  # fmt: skip
     if not chosen:
         raise InvalidArgument(
-            f"{source.name} has no column besides the label {request.label_column!r}; expected one more at least"
+            f"{source.name} has no column besides the label {request.label_column!r}; expected at least one more"
         )
     named = {**dict.fromkeys(request.categorical, CATEGORY), **dict.fromkeys(request.dates, DATE)}
     if request.finds_kinds:
@@ -204,7 +204,7 @@ def _longest(path: Path, name: str, column: Any) -> int:
     longest = arrow_compute.max(arrow_compute.binary_length(known)).as_py() or 0
     if longest > MAX_VALUE_BYTES:
         raise InvalidArgument(
-            f"{path.name}, column {name!r}: a text of {longest} bytes; expected at most {MAX_VALUE_BYTES}"
+            f"{path.name}, column {name!r}: a string of {longest} bytes; expected at most {MAX_VALUE_BYTES}"
         )
     return int(longest)
 
@@ -295,7 +295,7 @@ class CsvFile:
                     if len(row) == fields:
                         yield reader.line_num, row
                     elif row:
-                        bad.add(name, reader.line_num, f"{len(row)} fields", f"{fields} fields as in the header")
+                        bad.add(name, reader.line_num, f"{len(row)} fields", f"{fields} fields, as in the header")
                 return
             except csv.Error as cause:
                 bad.add(name, reader.line_num, str(cause), LEGAL_FIELDS)
@@ -324,7 +324,7 @@ class CsvFile:
         if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
             raise InvalidArgument(
                 f"{self._source.name}:1: the header is one column, {names[0][:80]!r}; expected fields between commas "
-                "(or tabs, in a .tsv file), so export the table again"
+                "(or tabs, in a .tsv file), export the table again"
             )
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -339,7 +339,7 @@ def open_csv(source: SourceFile, bad: RowErrors) -> Iterator[CsvFile]:
     """Read a CSV file, or one with tabs if ``.tsv`` is in its name; ``bad`` hears of rows that cannot be used.
 
     Raises:
-        InvalidArgument: the header is no CSV, two columns have the same name, or the file is damaged.
+        InvalidArgument: the header is not a CSV, two columns have the same name, or the file is damaged.
     """
     before = csv.field_size_limit(LONGEST_LINE)
     try:

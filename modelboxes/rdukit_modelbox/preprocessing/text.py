@@ -111,14 +111,14 @@ def spill_records(run: TextRun) -> dict[str, Any]:
         spill.flush()
         found = digests()
     if bad.count:
-        run.context.log(f"left out {bad.count} bad rows, such as {'; '.join(bad.examples[:3])}")
+        run.context.log(f"omitted {bad.count} bad rows, such as {'; '.join(bad.examples[:3])}")
     if records == 0:
         raise InvalidArgument(f"no record can be used in {', '.join(source.name for source in run.sources[:5])}")
     if (spill.counts_F == 0).any():
         empty = run.splits[int((spill.counts_F == 0).argmax())]
         raise IllegalValue(
-            f"{records} records do not fill {len(run.splits)} files: {empty.name} has none; expected fewer "
-            f"num_training_splits, larger dev_ratio and test_ratio or 0, or more records",
+            f"{records} records do not fill {len(run.splits)} files: {empty.name} has none; lower "
+            f"num_training_splits, set larger dev_ratio and test_ratio or 0, or add records",
             records=records, files=len(run.splits),
         )  # fmt: skip
     note = {

@@ -107,9 +107,9 @@ def _check_enough(run: TextRun, kind: str, files: int, sums: TokenStatistics) ->
     if sums.sequences < files:
         knob = "num_training_splits" if kind == "train" else "dev_ratio (0 makes none)"
         raise IllegalValue(
-            f"{sums.sequences} sequences do not fill {files} {kind} files ({sums.cut_units} articles were too long for "
-            f"max_seq_length {run.request.max_seq_length}, {sums.tokens_dropped_from_all_prompt} tokens were prompts "
-            f"only); expected another {knob}, a shorter max_seq_length, or more records",
+            f"{sums.sequences} sequences do not fill {files} {kind} files ({sums.cut_units} articles were too long "
+            f"for max_seq_length {run.request.max_seq_length}, {sums.tokens_dropped_from_all_prompt} tokens were only "
+            f"prompts); change {knob}, lower max_seq_length, or add records",
             sequences=sums.sequences, files=files,
         )  # fmt: skip
 

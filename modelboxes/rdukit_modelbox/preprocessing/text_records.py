@@ -146,8 +146,8 @@ def _parquet_rows(source: SourceFile, policy: ArticlePolicy, bad: RowErrors) -> 
 def _keys(source: SourceFile, columns: Sequence[str], policy: ArticlePolicy) -> list[str]:
     if policy.completion_keyword not in columns:
         raise InvalidArgument(
-            f"{source.name} has no column {policy.completion_keyword!r}; there: {', '.join(columns) or 'none'}; name "
-            f"the text's column with completion_keyword",
+            f"{source.name} has no column {policy.completion_keyword!r}; its columns are "
+            f"{', '.join(columns) or 'none'}; name the text column with completion_keyword",
             file=source.name, columns=list(columns),
         )  # fmt: skip
     return [key for key in (policy.prompt_keyword, policy.completion_keyword) if key in columns]

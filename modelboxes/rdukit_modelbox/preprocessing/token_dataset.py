@@ -79,7 +79,7 @@ class TokenDataset:
         """
         count = self.rows(split) if rows_R is None else len(rows_R)
         if count < batch_size:
-            raise InvalidArgument(f"the data set has {count} sequences in {split}, a batch is {batch_size}")
+            raise InvalidArgument(f"the data set has {count} sequences in {split}, fewer than a batch of {batch_size}")
         order_R = np.arange(count) if seed is None else np.random.default_rng([seed, epoch]).permutation(count)
         order_R = order_R if rows_R is None else rows_R[order_R]
         for index in range(start, count // batch_size):
@@ -144,7 +144,7 @@ def load_token_dataset(folder: Path, *, verify: bool = False) -> TokenDataset:
     try:
         manifest: dict[str, Any] = json.loads(path.read_text())
     except FileNotFoundError as cause:
-        raise NotFound(f"{folder} has no {MANIFEST}; it is not a data set made by preprocess") from cause
+        raise NotFound(f"{folder} has no {MANIFEST}; it is not a data set of preprocess") from cause
     except ValueError as cause:
         raise InvalidArgument(f"{path} is not readable: {cause}; preprocess again") from cause
     if not isinstance(manifest, dict) or (manifest.get("kind"), manifest.get("format")) != (KIND, FORMAT):

@@ -25,7 +25,7 @@ FILE_NAME: Final = "tokenizer.json"
 END_OF_TEXT: Final = "<|endoftext|>"
 #: Names that vocabularies give to the end of a text, the likeliest first.
 USUAL_ENDS: Final = (END_OF_TEXT, "</s>", "<|end_of_text|>", "<eos>", "<|im_end|>", "[SEP]")
-#: Files beside a tokenizer.json that say which tokens are special.
+#: Files next to tokenizer.json that list special tokens.
 CONFIG_NAMES: Final = ("tokenizer_config.json", "special_tokens_map.json")
 
 
@@ -170,8 +170,8 @@ def _usual_end(tokenizer: Tokenizer, file: Path) -> str:
         if tokenizer.token_to_id(name) is not None:
             return name
     raise IllegalValue(
-        f"{file}: which token ends a text is not known; pass end_of_text, or put tokenizer_config.json with eos_token "
-        f"beside it",
+        f"{file}: the token that ends a text is unknown; pass end_of_text, or add tokenizer_config.json with "
+        f"eos_token next to it",
         parameter="end_of_text",
     )
 

@@ -40,15 +40,19 @@ Figures = Mapping[Word, float]
 class Recipe(StrictModel):
     """A recipe of one kind. Each named verb is called, with these parameters and the box's defaults."""
 
-    checkpoint: Reference | None = Field(default=None, description="Recipe whose checkpoint it starts from.")
-    data: Reference | None = Field(default=None, description="Recipe whose data set it uses, unless it makes one.")
+    checkpoint: Reference | None = Field(default=None, description="Recipe that provides the starting checkpoint.")
+    data: Reference | None = Field(
+        default=None, description="Recipe that provides the data set, if this one preprocesses none."
+    )
     preprocess: Parameters | None = None
     compile: Parameters | None = None
     train: Parameters | None = None
     infer: Parameters | None = None
-    evaluate: Parameters | None = Field(default=None, description="Its last verb is evaluate; by default infer.")
+    evaluate: Parameters | None = Field(
+        default=None, description="Parameters of evaluate as the last verb, instead of infer."
+    )
     before: Figures = Field(default={}, description="Figures of the starting checkpoint on its data.")
-    reached: Figures = Field(default={}, description="Figures that it reached on held-out data.")
+    reached: Figures = Field(default={}, description="Figures reached on held-out data.")
     trained_parameters: int | None = None
     seconds: float | None = Field(default=None, description="Seconds of the training on one core, or of infer.")
     measured: date | None = Field(default=None, description="Day of the figures.")
@@ -58,10 +62,10 @@ class Recipe(StrictModel):
     def _is_whole(self) -> "Recipe":
         if self.unavailable is not None:
             if self.model_fields_set != {"unavailable"}:
-                raise ValueError("unavailable is the reason why there is no recipe: leave the other keys out")
+                raise ValueError("unavailable gives the reason for a missing recipe; leave out all other keys")
             return self
         if self.checkpoint is None and (self.preprocess is None or self.compile is None or self.train is None):
-            raise ValueError("without a checkpoint to start from it needs preprocess, compile and train")
+            raise ValueError("a recipe without a starting checkpoint needs preprocess, compile and train")
         if self.infer is not None and self.evaluate is not None:
             raise ValueError("infer and evaluate are named; expected one of them, which ends the recipe")
         return self
@@ -137,5 +141,6 @@ def _check_reference(
     if name not in earlier or not (other or name in found):
         legal = ", ".join(one for one in earlier if one in found) or "none, it is the first"
         raise InvalidArgument(
-            f"{where}: {kind}: {reference!r} is no recipe to start from; expected {legal}, or of another box BOX/KIND"
+            f"{where}: {kind}: {reference!r} is not a recipe to start from; expected {legal}, or BOX/KIND for another "
+            f"box"
         )

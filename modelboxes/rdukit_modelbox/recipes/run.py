@@ -88,7 +88,7 @@ def run_plan(plan: Plan, folder: Path, begin: Callable[[RecipeStep], Listener]) 
     """
     with sole_lock(folder / ".lock") as is_ours:
         if not is_ours:
-            raise Conflict(f"another run of a recipe uses {folder}; wait for it, or choose another with --folder")
+            raise Conflict(f"another recipe run uses {folder}; wait for it, or choose another with --folder")
         return asyncio.run(_run(plan, folder.resolve(), begin))
 
 
@@ -175,7 +175,7 @@ def _succeeded(step: RecipeStep, outcome: ChildOutcome) -> tuple[Mapping[str, An
     if outcome.succeeded is not None:
         return outcome.succeeded
     if outcome.failed is None:
-        raise Cancelled(f"stopped during {step.name}; the same command goes on from there")
+        raise Cancelled(f"stopped during {step.name}; the same command continues there")
     failed = outcome.failed
     error = {"code": failed.code, "message": f"{step.name}: {failed.message}", "detail": dict(failed.detail)}
     raise error_from_body({"error": error}, RdukitError)

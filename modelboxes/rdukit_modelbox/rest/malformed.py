@@ -11,7 +11,7 @@ from rdukit_modelbox.rest.schemas import ARTIFACT, PATH, ROWS, VERB, ArtifactBod
 from rdukit_serving.strict_yaml.schema_errors import suggest
 
 _NOT_JSON: Final = "the header content-type is {given}; expected application/json"
-_NO_BODY: Final = "there is no body; expected a JSON object, such as {}"
+_NO_BODY: Final = "the body is missing; expected a JSON object, such as {}"
 
 Location = Sequence[int | str]
 
@@ -44,7 +44,7 @@ def _words(error: Mapping[str, Any], content_type: str) -> str:
         return _NO_BODY
     if not _fields(location) and error["type"] in {"model_attributes_type", "model_type", "dict_type"}:
         is_json = content_type.partition(";")[0].strip().lower().endswith("json")
-        return "it is no JSON object" if is_json else _NOT_JSON.format(given=repr(content_type[:80]))
+        return "it is not a JSON object" if is_json else _NOT_JSON.format(given=repr(content_type[:80]))
     if error["type"] == "extra_forbidden":
         if instead := REMOVED_FIELDS.get(".".join(map(str, _fields(location)))):
             return f"removed after 0.1.0: {instead}"

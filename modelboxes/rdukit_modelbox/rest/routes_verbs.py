@@ -18,7 +18,7 @@ from rdukit_serving.rest.web import JsonAnswer, while_connected
 
 _SUBMITTED: Final[dict[int | str, dict[str, Any]]] = {
     **errors(404, 409, 503),
-    200: {"description": f"its events, where `Accept` is {EVENT_STREAM}", "content": EVENTS_CONTENT},
+    200: {"description": f"its events, if `Accept` is {EVENT_STREAM}", "content": EVENTS_CONTENT},
 }
 _EXAMPLES: Final[dict[str, Any]] = {
     "defaults": {"summary": "every parameter at its default", "value": {}},

@@ -48,9 +48,12 @@ class VerbBody(_Asked):
     )
     output: str = Field(default="", max_length=4096, description="Folder or s3:// prefix of the outputs.")
     timeout_s: Finite = Field(
-        default=0.0, ge=0, le=MAX_TIMEOUT_S, description="Timeout in seconds, with the time in the queue; 0: no limit."
+        default=0.0,
+        ge=0,
+        le=MAX_TIMEOUT_S,
+        description="Timeout in seconds, including the time in the queue; 0: no limit.",
     )
-    profile: bool = Field(default=False, description="Record where its time goes, as the output profile.")
+    profile: bool = Field(default=False, description="Record a profile of its time as the output profile.")
 
     @model_validator(mode="before")
     @classmethod
@@ -72,7 +75,7 @@ class VerbBody(_Asked):
 class RowsBody(_Asked):
     """Rows to answer at once."""
 
-    rows: list[list[Finite]] = Field(min_length=1, description="Features as preprocess makes them.")
+    rows: list[list[Finite]] = Field(min_length=1, description="Features as preprocess writes them.")
     inputs: dict[str, str] = Field(default_factory=dict, description="pef and checkpoint; empty: the newest model.")
 
     def to_call(self) -> InferCall:
@@ -84,7 +87,7 @@ class TableBody(_Asked):
     """Rows of a table to answer at once."""
 
     rows: list[dict[str, str | int | Finite | bool | None]] = Field(
-        min_length=1, description="Values by column name, as in the training table; null where one is not known."
+        min_length=1, description="Values by column name, as in the training table; null for unknown values."
     )
     inputs: dict[str, str] = Field(default_factory=dict, description="pef and checkpoint; none: the newest model.")
 
@@ -191,7 +194,7 @@ class Predicted(BaseModel):
     label: str | None = None
     probability: float | None = None
     probabilities: dict[str, float] | None = None
-    value: float | None = Field(None, description="Of a label that is a number, in its unit.")
+    value: float | None = Field(None, description="Unit of a numeric label.")
 
 
 class RowsResponse(BaseModel):
@@ -208,13 +211,13 @@ _MEANINGS: Final = {
     400: "a value is not valid",
     404: "there is none",
     408: "the body did not come in time",
-    409: "it contradicts something earlier",
+    409: "it conflicts with earlier state",
     413: "the body is too long",
     422: "the request is malformed",
     431: "the headers are too long",
     500: "the box failed; its log has more",
     503: "not now; try again",
-    504: "it did not end in time",
+    504: "it did not end before its deadline",
 }
 
 

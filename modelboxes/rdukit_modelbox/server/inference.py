@@ -70,7 +70,7 @@ class ModelInferencer:
         self._find_version = find_version
 
     async def infer(self, call: InferCall) -> InferAnswer:
-        """Infer as ``Inferencer.infer`` says."""
+        """Run ``Inferencer.infer``."""
         check_one_kind(call)
         try:
             if call.table:
@@ -107,7 +107,7 @@ def check_one_kind(call: InferCall) -> None:
     """Raise ``InvalidArgument`` unless the call has exactly one of rows by position, rows by name, and tensors."""
     if sum(map(bool, (call.rows, call.tensors, call.table))) != 1:
         what = "both rows and tensors" if call.tensors else "neither rows nor tensors"
-        raise InvalidArgument(f"the request has {what}; expected one of them, not empty", field="rows")
+        raise InvalidArgument(f"the request has {what}; expected exactly one, not empty", field="rows")
 
 
 def _microseconds_since(started: float) -> int:

@@ -49,7 +49,8 @@ class LatestModel:
         given = {**{name: str(path) for name, path in self._paths.items()}, **inputs}
         if set(given) != _SLOTS:
             raise InvalidArgument(
-                "this box has trained or served no model since its start: pass inputs pef and checkpoint, or train",
+                "this box has no model, because it has not trained or served one since its start; pass inputs pef and "
+                "checkpoint, or train",
                 missing=sorted(_SLOTS - set(given)),
             )
         # Rows replace the data set; any folder satisfies the check of that slot.

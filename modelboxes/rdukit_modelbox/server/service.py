@@ -124,7 +124,10 @@ class BoxService:
         check_call(call)
         limit = resolve(MAX_OPERATIONS)
         if self._runner.unended >= limit:
-            raise Overloaded(f"{self._runner.unended} operations wait or run; expected {limit} (box.max_operations)")
+            raise Overloaded(
+                f"{self._runner.unended} operations wait or run, which is the limit {limit} "
+                f"(box.max_operations); try later"
+            )
         operation_id = f"op-{secrets.token_hex(8)}"
         work = self._planner.plan(verb, call, operation_id)
         operation = self.operations.add(operation_id, verb)
@@ -202,7 +205,7 @@ class BoxService:
 
     def _check_open(self) -> None:
         if self._is_closing:
-            raise Unavailable("the box is stopping; send the request to another one")
+            raise Unavailable("the box is stopping; send the request to another box")
 
     def _inputs_of_rows(self, count: int, inputs: Mapping[str, str]) -> tuple[Path, Path] | None:
         """Check that ``count`` rows can be answered; return the files of the model that ``inputs`` mean."""

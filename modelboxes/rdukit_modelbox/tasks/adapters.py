@@ -91,7 +91,7 @@ def _layers_to_adapt(
     if unknown:
         ends = sorted({path.rpartition(".")[2] for path in named})
         raise InvalidArgument(
-            f"the model has no linear layer {', '.join(unknown)} that could get an adapter; expected some of "
+            f"the model has no linear layer {', '.join(unknown)} for adapters; expected some of "
             f"{', '.join(ends)}, or full names"
         )
     chosen = {path: m for path, m in named.items() if not layers or any(_is_named(path, end) for end in layers)}
@@ -105,7 +105,7 @@ def _is_named(path: str, end: str) -> bool:
 
 def _checked_layers(layers: list[Any], rank: int, name: str) -> list[Any]:
     if not layers:
-        raise InvalidArgument(f"the model has no linear layer that could get an adapter; expected {name}=0")
+        raise InvalidArgument(f"the model has no linear layer for adapters; expected {name}=0")
     narrowest = min(min(layer.in_features, layer.out_features) for layer in layers)
     if rank >= narrowest:
         raise InvalidArgument(f"{name} is {rank}; expected 0 to {narrowest - 1}, less than the narrowest layer")

@@ -15,7 +15,7 @@ from rdukit_modelbox.verbs.context import VerbContext, VerbResult
 from rdukit_serving.shape import Shape
 from rdukit_zoo.registry import ModelEntry
 
-#: Split that a training is reported on; ``DEV`` is the one to watch it.
+#: Split on which a training is reported; ``DEV`` is the split for watching it.
 TEST: Final = "test"
 #: An array for each input of the training program, the batch first.
 Batch = tuple[NDArray[Any], ...]
@@ -32,7 +32,7 @@ class Scores:
     perplexity: float | None = None
     #: Further figures of the task by name.
     others: Mapping[str, float] = field(default_factory=dict)
-    #: Further values of a report, such as a confusion matrix, which are no metrics.
+    #: Further values of a report, such as a confusion matrix, which are not metrics.
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, float]:

@@ -21,7 +21,7 @@ _BLOCK: Final = 1 << 20
 
 
 class ClassMeter(AccuracyMeter):
-    """``accuracy``, and what ``class_report`` needs of all batches.
+    """``accuracy``, and the inputs of ``class_report`` from all batches.
 
     Memory holds the label of each sample; the outputs are in a temporary file, in float32, which ends with the meter.
     """

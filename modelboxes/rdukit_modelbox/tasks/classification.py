@@ -173,7 +173,7 @@ class Classification:
             InvalidArgument: there is neither a data set nor a table, or both.
         """
         if ("table" in inputs) == ("dataset" in inputs):
-            raise InvalidArgument("infer takes the input dataset or the input table, and one of them", field="inputs")
+            raise InvalidArgument("infer needs either the input dataset or the input table", field="inputs")
         if "table" in inputs:
             from rdukit_modelbox.tasks.table_prediction import predict_table  # pyarrow
 
@@ -210,7 +210,7 @@ class Classification:
             **class_report(outputs_NC, samples.labels_N, data.classes),
             "checkpoint_step": step,
             "emulated": {"about": "projection of the emulated RDU, not measured", **emulated},
-            "host": {"about": "measured on the machine that ran it", **host},
+            "host": {"about": "measured on the machine that ran the verb", **host},
         }
         write_atomic(output / "predictions.jsonl", prediction_lines(samples, found))
         write_json_atomic(output / "report.json", report)

@@ -206,8 +206,8 @@ def _check_lengths(prompts: Sequence[Prompt], context_length: int) -> None:
     long = next((prompt for prompt in prompts if len(prompt.tokens) >= context_length), None)
     if long is not None:
         raise InvalidArgument(
-            f"prompt {long.index + 1} has {len(long.tokens)} tokens; expected 1 to {context_length - 1}, which leaves "
-            "room for one more"
+            f"prompt {long.index + 1} has {len(long.tokens)} tokens; expected 1 to {context_length - 1}, so that one "
+            f"more fits"
         )
 
 

@@ -90,7 +90,9 @@ class TextEmbedding(ArrayTask):
         Raises:
             InvalidArgument: always.
         """
-        raise InvalidArgument("a model of vectors does not train; train one for masked words and serve its checkpoint")
+        raise InvalidArgument(
+            "embedding models cannot be trained; train a model for masked words and serve its checkpoint"
+        )
 
     def draw(self, given: Arrays, output: NDArray[Any], channels: Sequence[str] = ()) -> Image.Image:
         """Return the cosine of each pair of texts, white for 1."""

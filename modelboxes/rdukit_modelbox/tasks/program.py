@@ -284,9 +284,9 @@ class ModelProgram:
         tolerance = TOLERANCES[self.shape.precision] * max(1.0, float(found.abs().max()))
         if not bool(((found - other).abs() <= tolerance).all()):
             raise InvalidArgument(
-                f"{count} samples fill no batch of {self.shape.batch_size}, and what fills it up changes the answers: "
-                "the rows of a batch depend on each other in this model, or on chance; use a number of samples that "
-                "the batch size divides, or compile with another batch size"
+                f"{count} samples do not fill batches of {self.shape.batch_size}, and padding would change the "
+                f"answers, because this model's rows depend on each other or on chance; use a multiple of the batch "
+                f"size, or compile with another batch size"
             )
         self._rows_are_alone = True
         return outputs
@@ -308,8 +308,8 @@ class ModelProgram:
                 made = torch.func.functional_call(self.model, kept, given, tie_weights=False)
         except (RuntimeError, ValueError, TypeError, IndexError) as cause:
             raise InvalidArgument(
-                f"the last {len(given[0])} samples fill no batch of {self.shape.batch_size}, and the model takes no "
-                "fewer; use a number of samples that the batch size divides"
+                f"the last {len(given[0])} samples do not fill a batch of {self.shape.batch_size}, and the model "
+                f"accepts only full ones; use a multiple of the batch size"
             ) from cause
         return float((made[0] if isinstance(made, tuple) else made).float().mean())
 
@@ -353,7 +353,8 @@ class ModelProgram:
         differences = find_differences(*({name: value.shape for name, value in t.items()} for t in (fitted, own)))
         if differences is not None:
             raise InvalidArgument(
-                f"the checkpoint is of another model: {differences}; take a checkpoint of this model, or compile with "
+                f"the checkpoint belongs to another model: {differences}; use a checkpoint of this model, or compile "
+                f"with "
                 "the checkpoint's sizes"
             )
         self.model.load_state_dict(fitted)
@@ -430,8 +431,8 @@ def _check_same_parameters(served: nn.Module, entry: ModelEntry, shape: Shape) -
     wrong = [n for n, p in served.named_parameters() if n not in trained or trained[n].shape != p.shape]
     if wrong:
         raise InvalidArgument(
-            f"serving.build makes {', '.join(wrong[:5])}, which the trained model does not have in that shape; "
-            "subclass it, so that the names are the same"
+            f"serving.build creates {', '.join(wrong[:5])}, which the trained model lacks or has in another shape; "
+            f"subclass the trained model to keep its names"
         )
 
 

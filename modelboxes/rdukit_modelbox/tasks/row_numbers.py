@@ -111,8 +111,8 @@ def require_target(target: NumberTarget | None, classes: int) -> None:
     """
     if (target is None) == (classes == 1):
         has, takes = ("a number", "classes") if target else ("a class", "a number")
-        advice = "num_classes=1" if target else "num_classes as preprocess says, or preprocess with predict=number"
-        raise InvalidArgument(f"the data set's label is {has}, the PEF predicts {takes}; compile with {advice}")
+        advice = "num_classes=1" if target else "num_classes as in preprocess, or preprocess with predict=number"
+        raise InvalidArgument(f"the data set's label is {has}, but the PEF predicts {takes}; compile with {advice}")
 
 
 def write_numbers(

@@ -85,7 +85,7 @@ def _check_columns(
     if set(found) != set(names):
         raise InvalidArgument(f"{source.name} has the columns {', '.join(found)}; expected {', '.join(names)}")
     if taken := [name for name in added if name in found]:
-        raise InvalidArgument(f"{source.name} has a column {taken[0]!r}, which is to be added; rename it")
+        raise InvalidArgument(f"{source.name} already has a column {taken[0]!r}, which infer adds; rename it")
     try:
         table.check_columns(found, allows_others=True)
     except InvalidArgument as error:

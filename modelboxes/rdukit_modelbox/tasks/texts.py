@@ -62,13 +62,14 @@ class TextData:
         """See ``TaskData``: tokens [B, L] and labels [B, L].
 
         Raises:
-            InvalidArgument: a batch has no token to predict, so its loss is no number.
+            InvalidArgument: a batch has no token to predict, so its loss is NaN.
         """
         for number, batch in enumerate(self._stored("train", batch_size, seed, epoch, start), start):
             labels_BL = labels_of(batch.input_ids_BL, batch.token_type_ids_BL)
             if not (labels_BL != IGNORED).any():
                 raise InvalidArgument(
-                    f"batch {number} of epoch {epoch} has no token to predict, only prompts and padding; preprocess "
+                    f"batch {number} of epoch {epoch} has no token to predict, but only prompts and padding; "
+                    f"preprocess "
                     "with keep_prompt_only_sequences=false, or use larger batches"
                 )
             yield batch.input_ids_BL.astype(np.int64), labels_BL
@@ -120,12 +121,12 @@ def open_texts(shape: Shape, folder: Path) -> TextData:
     context, vocabulary = int(shape.sizes["context_length"]), int(shape.sizes["vocabulary"])
     if dataset.max_seq_length != context:
         raise InvalidArgument(
-            f"the data set's sequences have {dataset.max_seq_length} tokens, the PEF's model takes {context}; "
+            f"the data set's sequences have {dataset.max_seq_length} tokens, but the PEF's model expects {context}; "
             f"preprocess with max_seq_length={context} or compile with context_length={dataset.max_seq_length}"
         )
     if dataset.vocab_size > vocabulary:
         raise InvalidArgument(
-            f"the data set's tokenizer has {dataset.vocab_size} tokens, the PEF's model {vocabulary}; "
+            f"the data set's tokenizer has {dataset.vocab_size} tokens, but the PEF's model only {vocabulary}; "
             f"compile with a larger vocabulary"
         )
     limit = ValueLimit(vocabulary, "vocabulary")

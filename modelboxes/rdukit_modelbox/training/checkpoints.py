@@ -146,8 +146,9 @@ def with_rows_a_step(found: Checkpoint, rows: int, samples: int) -> Checkpoint:
     row = steps * former
     if row % rows:
         raise InvalidArgument(
-            f"the input checkpoint is at row {row} of epoch {epoch}, and steps of {rows} rows begin at multiples of "
-            f"{rows}; use one after a multiple of {math.lcm(former, rows) // former} steps of an epoch, or pass "
+            f"the input checkpoint is at row {row} of epoch {epoch}, but steps of {rows} rows begin at multiples of "
+            f"{rows}; use a checkpoint after a multiple of {math.lcm(former, rows) // former} steps of an epoch, or "
+            f"pass "
             "continue_as=weights to take only its parameters"
         )
     done, totals = row // rows, found.totals
@@ -195,7 +196,7 @@ def load_checkpoint(folder: Path, which: str = "newest") -> Checkpoint:
     except (SafetensorError, ValueError, KeyError, TypeError) as cause:
         raise InvalidArgument(
             f"{path} is damaged, or not a checkpoint of a training that this version can read; expected a file that "
-            "train wrote. Of other files pass continue_as=weights to take their parameters"
+            f"train wrote. For other files pass continue_as=weights to take only their parameters"
         ) from cause
 
 

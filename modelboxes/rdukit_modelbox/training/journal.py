@@ -142,7 +142,7 @@ _DARK: Final = """\
 
 
 def draw_loss_curve(lines: Iterable[Mapping[str, object]], title: str) -> str:
-    """Return a complete SVG document from a journal's lines; without finite losses it says so."""
+    """Return a complete SVG document from a journal's lines, or with a note if no loss is finite."""
     found: dict[str, list[Point]] = {}
     for line in lines:
         loss = line.get("loss")

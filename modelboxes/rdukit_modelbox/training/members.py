@@ -51,7 +51,7 @@ class Members:
         if self.count == 1:
             return word
         said = torch.tensor([int(word)])
-        with peer_errors("agreeing whether to go on"):
+        with peer_errors("agreeing whether to continue"):
             dist.broadcast(said, 0)
         return bool(said[0])
 

@@ -63,7 +63,7 @@ class TrainingOptions:
             return f"best_by is {self.best_by!r}; expected loss, accuracy"
         watched = [name for name in ("target_loss", "target_accuracy", "patience") if getattr(self, name)]
         if watched and not self.evaluate_every:
-            return f"{', '.join(watched)} needs evaluations; set evaluate_every to a number of steps above 0"
+            return f"{', '.join(watched)} needs evaluations; set evaluate_every to a positive number of steps"
         return None
 
     def scalars(self, rate: float) -> dict[str, float]:

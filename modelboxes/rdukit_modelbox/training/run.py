@@ -76,7 +76,7 @@ class TrainingRun:
         """Train until the last step or a reason to stop, which is returned: ``steps``, ``time``, ``target``, …
 
         Raises:
-            RuntimeFault: the loss is no number any more, or has diverged.
+            RuntimeFault: the loss is no longer finite, or has diverged.
             Cancelled: between two steps.
         """
         # An earlier attempt may have had its own reason to stop; only time spent training counts.

@@ -62,8 +62,8 @@ def run_compile(
     members = int(parameters.get("members", 1))
     if members > 1 and shape.accumulation_steps > 1:
         raise InvalidArgument(
-            f"accumulation_steps is {shape.accumulation_steps} and members is {members}; expected one of them to be 1, "
-            "as each member already adds its batch to a step",
+            f"accumulation_steps is {shape.accumulation_steps} and members is {members}; expected one of them to be "
+            f"1, because members already add their batches in a step",
             parameter="accumulation_steps",
         )
     mode, target = str(parameters.get("mode", box.mode)), str(parameters.get("target", box.target))
@@ -156,7 +156,7 @@ def check_repeatable_state(entry: ModelEntry, sizes: Sizes) -> None:
     lost = [name for name, value in found[0].items() if not torch.equal(value, found[1][name])]
     if lost:
         raise InvalidArgument(
-            f"{', '.join(lost[:5])} is drawn at random and in no checkpoint; make it a buffer with "
+            f"{', '.join(lost[:5])} is random and not in checkpoints; make it a buffer with "
             "register_buffer(..., persistent=True)"
         )
 
@@ -190,7 +190,7 @@ def compile_text_serving(
     is_language = entry.task in GENERATES_TEXT
     if is_language and shape.batch_size > MAX_TEXTS:
         raise InvalidArgument(
-            f"batch_size is {shape.batch_size}; legal with purpose=serve: 1 to {MAX_TEXTS} texts at once",
+            f"batch_size is {shape.batch_size}; with purpose=serve expected 1 to {MAX_TEXTS} concurrent texts",
             field="batch_size",
         )
     context, prompt, vocabulary = (
@@ -204,7 +204,9 @@ def compile_text_serving(
             text, texts=shape.batch_size, guesses=extras.guesses, adapters=extras.adapters, adapter_rank=rank
         )
     if (serving.start or serving.audio) and text.adapters:
-        raise InvalidArgument(f"{entry.name} takes no adapters; expected adapters=0, or a model without an encoder")
+        raise InvalidArgument(
+            f"{entry.name} does not support adapters; expected adapters=0, or a model without an encoder"
+        )
     if serving.start:
         text = replace(text, source=prompt, start=int(shape.sizes[serving.start]))
     if serving.audio:
@@ -247,7 +249,8 @@ def compile_text_serving(
 def text_graphs(text: TextSizes) -> dict[str, tuple[samba.SambaTensor, ...]]:
     """Return the inputs of each graph that continues texts: ``prefill_T`` reads T tokens of one, ``decode_B`` takes B
     tokens, each of a text of its own or several of one, ``copy`` gives a text to another row of the caches, where there
-    are several and texts may begin alike. ``listen`` hears what a row's text is about, where an encoder hears.
+    are several and texts may begin alike. ``listen`` encodes the audio of a row's text, if the model has an audio
+    encoder.
     """
 
     def inputs(graph: str, **shapes: tuple[int, ...]) -> tuple[samba.SambaTensor, ...]:

@@ -23,7 +23,7 @@ def run_infer(
     shape = read_shape(context.box, inputs["pef"])
     if shape.purpose == SERVE and entry_of(context.box).serving is not None:
         raise InvalidArgument(
-            "this PEF takes what requests bring and not what the data set has (the model has its own serving); "
-            "expected one compiled with purpose=train"
+            "this PEF serves requests and does not accept the data set (the model has its own serving); expected a "
+            "PEF compiled with purpose=train"
         )
     return task_of(shape.task).infer(context, shape, parameters, inputs, output)

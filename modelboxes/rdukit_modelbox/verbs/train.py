@@ -88,8 +88,8 @@ def run_train(
     )  # fmt: skip
     if shape.lora_rank and "checkpoint" not in inputs and not has_checkpoint(output / "checkpoint"):
         raise InvalidArgument(
-            "the PEF trains adapters beside frozen weights (lora_rank), so that it needs weights: pass the input "
-            "checkpoint with continue_as=weights"
+            "the PEF trains only adapters (lora_rank) and needs frozen weights; pass the input checkpoint with "
+            "continue_as=weights"
         )
     folder = output / "checkpoint"
     if "checkpoint" in inputs and not has_checkpoint(folder):
@@ -157,15 +157,16 @@ def _with_validation(
         return data, 0.0
     if not options.held_share:
         context.log(
-            "the data set has no dev split and validation_share is 0: evaluations look at the test split, which is "
-            "also reported, so its figures are too good; set validation_share above 0"
+            "the data set has no dev split and validation_share is 0, so evaluations use the reported test split, "
+            "whose figures are then too good; set validation_share above 0"
         )
         return data, 0.0
     made = data.with_validation(options.held_share)
     if made.count("train") < batch:
         raise InvalidArgument(
-            f"the data set has no dev split; without {made.count(DEV)} samples to validate with, {made.count('train')} "
-            f"are left to train on, and a step takes {batch}; expected a smaller validation_share, or a smaller batch",
+            f"the data set has no dev split; without {made.count(DEV)} samples to validate with, only "
+            f"{made.count('train')} are left to train on, fewer than the {batch} of a step; lower validation_share or "
+            f"the batch size",
             parameter="validation_share",
         )
     context.log(
@@ -178,7 +179,7 @@ def _with_validation(
 def _steps_per_epoch(data: TaskData, batch: int) -> int:
     count = data.count("train")
     if count < batch:
-        raise InvalidArgument(f"the data set has {count} training samples, a batch is {batch}")
+        raise InvalidArgument(f"the data set has {count} training samples, fewer than a batch of {batch}")
     return count // batch
 
 
@@ -245,11 +246,11 @@ def _starting_point(
         advice = "pass continue_as=weights to take only its parameters"
         if identity.find_difference(replace(found.identity, batch_size=identity.batch_size)) is None:
             advice = (
-                f"a step here takes {identity.batch_size} rows, those of all members together; pass continue_as=rows "
-                f"to go on at its row, or continue_as=weights to take only its parameters"
+                f"a step here uses {identity.batch_size} rows over all members; pass continue_as=rows to continue at "
+                f"its row, or continue_as=weights to take only its parameters"
             )
         raise InvalidArgument(
-            f"the input checkpoint is of another training ({difference}); its position means nothing here: "
+            f"the input checkpoint is of another training ({difference}); its position is not usable here: "
             f"{_same_share(identity, found)}{advice}"
         )
     return _resume(program, found)
@@ -259,7 +260,7 @@ def _same_share(identity: Identity, found: Checkpoint) -> str:
     """Return how to continue with a checkpoint that differs only in its validation samples; else nothing."""
     share = found.identity.validation_share
     is_alone = replace(identity, validation_share=share).find_difference(found.identity) is None
-    return f"pass validation_share={share:g} to go on as it began, or " if is_alone else ""
+    return f"pass validation_share={share:g} to continue as it began, or " if is_alone else ""
 
 
 def _newest_whole(context: VerbContext, folder: Path) -> Checkpoint:
@@ -271,7 +272,7 @@ def _newest_whole(context: VerbContext, folder: Path) -> Checkpoint:
             found = load_checkpoint(folder, "previous")
         except RdukitError:
             raise damage from None
-        context.log(f"the newest checkpoint is missing or damaged; going on from the one before it, step {found.step}")
+        context.log(f"the newest checkpoint is missing or damaged; continuing from the previous one, step {found.step}")
         return found
 
 

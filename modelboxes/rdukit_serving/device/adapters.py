@@ -83,8 +83,8 @@ def peft_scale(file: Path, allowed: Collection[str] = ()) -> float:
     if begun not in _KEPT_BASES:
         legal = ", ".join(map(repr, _KEPT_BASES))
         raise InvalidArgument(
-            f"{file}: init_lora_weights is {begun!r}, which changes the base's weights; expected one of {legal}: save "
-            "the adapter by save_pretrained with path_initial_model_for_weight_conversion"
+            f"{file}: init_lora_weights is {begun!r}, which changes the base's weights; expected one of {legal}; save "
+            f"the adapter by save_pretrained with path_initial_model_for_weight_conversion"
         )
     if rank < 1:
         raise InvalidArgument(f"{file}: r is {rank}; expected 1 and more")
@@ -97,7 +97,7 @@ def _named_as_ours(tensors: Tensors, scale: float) -> Tensors:
         layer, _, part = name.removeprefix(_PEFT_PREFIX).removesuffix(".weight").rpartition(".")
         if f".{part}" not in ADAPTER_PARTS[:2]:
             raise InvalidArgument(
-                f"{PEFT_FILE}: {name!r} is no part of an adapter; expected …lora_A.weight, …lora_B.weight"
+                f"{PEFT_FILE}: {name!r} is not part of an adapter; expected …lora_A.weight, …lora_B.weight"
             )
         found[f"{layer}.{part}"] = value
         found[layer + ADAPTER_PARTS[2]] = torch.tensor([scale])
@@ -120,7 +120,7 @@ def place_adapters(pef: Pef, base: Tensors, adapters: Mapping[str, Path]) -> Ten
     room, most = (text.adapters, text.adapter_rank) if text is not None else (0, 0)
     if len(adapters) > room:
         raise InvalidArgument(
-            f"adapter {list(adapters)[room]!r} is one too many; expected {room}, as the PEF was compiled with "
+            f"adapter {list(adapters)[room]!r} is one too many; expected {room}, because the PEF was compiled with "
             f"adapters={room}"
         )
     weights = {name: value for name, value in base.items() if name.endswith(".weight") and value.dim() == 2}
@@ -135,7 +135,7 @@ def place_adapters(pef: Pef, base: Tensors, adapters: Mapping[str, Path]) -> Ten
         updates, others = read_adapter(path, shape)
         changed = [key for key, value in others.items() if key in base and not _are_alike(value, base[key])]
         if changed:
-            raise InvalidArgument(f"adapter {name!r} was trained beside other weights: {changed[0]} differs")
+            raise InvalidArgument(f"adapter {name!r} was trained with other base weights: {changed[0]} differs")
         for layer, update in updates.items():
             _place(placed, name, layer, update, number * most, most)
     return placed
@@ -146,11 +146,11 @@ def _place(
 ) -> None:  # fmt: skip
     down, up = (placed.get(f"{layer}{part}") for part in ADAPTER_PARTS[:2])
     if down is None or up is None:
-        raise InvalidArgument(f"adapter {name!r} has an update for {layer}, where this model takes none")
+        raise InvalidArgument(f"adapter {name!r} has an update for {layer}, which this model does not support")
     rank = len(update.down)
     if rank > most:
         raise InvalidArgument(
-            f"adapter {name!r} has the rank {rank}; expected 1 to {most}, as the PEF was compiled with "
+            f"adapter {name!r} has the rank {rank}; expected 1 to {most}, because the PEF was compiled with "
             f"adapter_rank={most}"
         )
     legal = ((rank, down.shape[1]), (up.shape[0], rank))

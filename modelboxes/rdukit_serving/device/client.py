@@ -56,8 +56,7 @@ def draft_files(pef: Path | None, checkpoint: Path | None) -> tuple[Path, Path] 
         return None
     if pef is None or checkpoint is None:
         raise InvalidArgument(
-            f"draft_pef is {pef or 'missing'}, draft_checkpoint {checkpoint or 'missing'}; expected both "
-            "of them, or none"
+            f"draft_pef is {pef or 'missing'}, draft_checkpoint {checkpoint or 'missing'}; expected both or neither"
         )
     return pef, checkpoint
 
@@ -128,7 +127,8 @@ class DeviceClient:
         return self._process.pid
 
     def run(self, rows: int, on_ran: OnRan) -> None:
-        """Run the batch that lies in ``memory``; one at a time. The end calls ``on_ran``, unless it dies first."""
+        """Run the batch that lies in ``memory``; one at a time. ``on_ran`` is called at the end, unless the process
+        dies first."""
         assert self._on_ran is None, "a run is under way"
         self._sequence += 1
         self._on_ran = on_ran

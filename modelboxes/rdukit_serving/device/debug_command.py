@@ -21,14 +21,14 @@ _WRONG: Final = 1
 
 @click.command()
 @click.argument("file", type=_PATH)
-@click.option("--checkpoint", type=_PATH, help="Its parameters: a safetensors file, or a folder that train made.")
-@click.option("--inputs", type=_PATH, help="Values of inputs by name, a safetensors file; default: made up.")
-@click.option("--graph", help="The graph to run; default: the only one.")
-@click.option("--sections", "types", help="Only these section types, such as fwd,bckwd,opt.")
+@click.option("--checkpoint", type=_PATH, help="Parameters: a safetensors file, or a folder that train wrote.")
+@click.option("--inputs", type=_PATH, help="Safetensors file with inputs by name; default: generated values.")
+@click.option("--graph", help="Graph to run; default: the only one.")
+@click.option("--sections", "types", help="Run only these section types, such as fwd,bckwd,opt.")
+@click.option("--tolerance", type=click.FloatRange(0, min_open=True), help="Largest expected error against f64.")
 @click.option(
-    "--tolerance", type=click.FloatRange(0, min_open=True), help="Largest error against f64 that is expected."
+    "--dump", "dumped", multiple=True, metavar="TENSOR", help="Tensor to save as it was computed; repeatable."
 )
-@click.option("--dump", "dumped", multiple=True, metavar="TENSOR", help="Tensor to save as it was made; several times.")
 @click.option("-o", "--output", type=_PATH, default=Path("debug.safetensors"), help="File for --dump.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
@@ -36,7 +36,7 @@ def debug(
     context: click.Context, /, file: Path, checkpoint: Path | None, inputs: Path | None, graph: str | None,
     types: str | None, tolerance: float | None, dumped: tuple[str, ...], output: Path, as_json: bool,
 ) -> None:  # fmt: skip
-    """Run the PEF FILE section by section, and name the first section, operator and tensor that are wrong.
+    """Run the PEF FILE section by section, and name the first wrong section, operator and tensor.
 
     Each section is compared with its portable form and, operator by operator, with f64, on the same inputs. The exit
     status is 1 if one is wrong.
@@ -67,7 +67,7 @@ def debug(
         save_file({name: tensor.contiguous() for name, tensor in kept.items()}, output)
         click.echo(f"{output} created", err=True)
     if missing := [name for name in dumped if name not in kept]:
-        click.echo(f"not made by these sections: {', '.join(missing)}", err=True)
+        click.echo(f"these sections do not compute: {', '.join(missing)}", err=True)
     if as_json:
         click.echo(json.dumps([_to_dict(each) for each in found], indent=1))
     else:

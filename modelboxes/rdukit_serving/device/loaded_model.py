@@ -145,7 +145,7 @@ class LoadedModel:
         if named and self._classes and tuple(named) != self._classes:
             raise InvalidArgument(
                 f"classes: {', '.join(self._classes)} in the checkpoint, {', '.join(named)} in the box's "
-                "serving.labels; name the classes as the checkpoint does, in its order, or leave serving.labels out"
+                "serving.labels; use the checkpoint's class names in its order, or leave out serving.labels"
             )
         return named or self._classes
 
@@ -157,7 +157,7 @@ class LoadedModel:
             parameters = [s.name for s in pef.symbols.values() if s.kind is SymbolKind.PARAMETER]
             if parameters:
                 raise InvalidArgument(
-                    f"{pef.name} has {len(parameters)} parameters: name a checkpoint to serve it with"
+                    f"{pef.name} has {len(parameters)} parameters; name a checkpoint that contains them"
                 )
             return
         shape = shape_of(pef, pef.name) if BOX_KEY in pef.metadata else None
@@ -249,7 +249,7 @@ def choose_evaluation(pef: Pef, graph: Graph, format_of: Callable[[], tuple[int,
         if why or (_keeps_account(pef, graph) and format_of() < EVALUATES_SINCE):
             raise PefMismatch(
                 f"{pef.name} was compiled to train, and has no evaluation graph{f', because {why}' if why else ''}; "
-                "to serve it, compile it again, or with purpose=serve"
+                "compile it again, or with purpose=serve"
             )
     return graph
 
@@ -292,7 +292,7 @@ def choose_signature(
         if not symbol.shape or symbol.shape[0] != batch:
             raise PefMismatch(
                 f"tensor {name!r} has shape {list(symbol.shape)}; served tensors must begin with the same batch "
-                f"dimension, here {batch}: list others as not served in the box's serving block"
+                f"dimension, here {batch}; exclude others in the box's serving block"
             )
     limit = serving.get("max_batch_size")
     if limit is not None and not 0 < limit <= batch:

@@ -148,7 +148,7 @@ def compare_models(wanted: Shape, header: CheckpointHeader, checkpoint: Path) ->
     require_same(
         header.identity or _of_sizes(known, header.trained_sizes), ours, f"the checkpoint {checkpoint.name}",
         "the PEF with its data set" if ours.classes or ours.columns or ours.tokenizer else "the PEF",
-        "compile with the checkpoint's values, or take a checkpoint of this model",
+        "compile with the checkpoint's values, or use a checkpoint of this model",
     )  # fmt: skip
 
 
@@ -156,14 +156,13 @@ def _warn_of_unknown(wanted: Shape, header: CheckpointHeader, checkpoint: Path) 
     """Warn if the checkpoint or the PEF does not identify its model."""
     if header.identity is None:
         logger.warning(
-            "checkpoint=%s does not say what model it is of: only names, shapes and known sizes are compared; write it "
-            "by 'rdukit checkpoint stamp'",
+            "checkpoint=%s does not identify its model, so only names, shapes and known sizes are compared; add the "
+            "identity by 'rdukit checkpoint stamp'",
             checkpoint,
         )
     elif wanted.identity is None:
         logger.warning(
-            "the PEF does not say what model it is of: only names, shapes and known sizes are compared; "
-            "compile it again"
+            "the PEF does not identify its model, so only names, shapes and known sizes are compared; compile it again"
         )
 
 
@@ -185,9 +184,9 @@ def check_tied(names: TensorNames, parameters: Tensors) -> None:
         for other in others:
             if not torch.equal(parameters[first], parameters[other]):
                 raise InvalidArgument(
-                    f"tie_word_embeddings: {other} and {first} differ in the checkpoint, and are one tensor in the "
-                    "PEF's model (is_tied); compile with is_tied=false, where the model has it, or take a tied "
-                    "checkpoint"
+                    f"tie_word_embeddings: {other} and {first} differ in the checkpoint, but are one tensor in the "
+                    f"PEF's model (is_tied); compile with is_tied=false if the model has that size, or use a tied "
+                    f"checkpoint"
                 )
 
 
@@ -244,8 +243,8 @@ def read_constants(pef: Pef) -> Tensors:
     """
     if names := pef.metadata.get(UNSAVED_STATE):
         raise PefMismatch(
-            f"{pef.name} reads {_some([str(name) for name in names])}, which no checkpoint holds and which is too "
-            "large for a PEF; make it a buffer with register_buffer(..., persistent=True), and compile again"
+            f"{pef.name} reads {_some([str(name) for name in names])}, which is in no checkpoint and too large for a "
+            f"PEF; make it a buffer with register_buffer(..., persistent=True), and compile again"
         )
     data = pef.metadata.get(CONSTANTS)
     return load(base64.b64decode(str(data))) if data else {}
@@ -268,7 +267,8 @@ def text_parameters(pef: Pef, parameters: Tensors) -> Iterator[tuple[str, torch.
         is_table = text is not None and rows == text.context and pef.symbols[symbol].kind is SymbolKind.BUFFER
         if is_table and list(value.shape[1:]) == rest and len(value) < rows:
             raise InvalidArgument(
-                f"the checkpoint's {name!r} is of {len(value)} positions, {pef.name} was compiled with context_length="
+                f"the checkpoint's {name!r} has {len(value)} positions, but {pef.name} was compiled with "
+                f"context_length="
                 f"{rows}; expected up to {len(value)}"
             )
         yield symbol, value[:rows] if is_table and value.dim() > 0 else value
@@ -293,11 +293,11 @@ def match_parameters(pef: Pef, names: Iterable[str]) -> Mapping[str, str]:
     missing, unused = sorted(needed - set(found.values())), _unused(pef, flat.keys() - found.keys())
     if missing:
         raise InvalidArgument(
-            f"the checkpoint has no tensor for {_some(missing)} of {pef.name}; it has {_some(sorted(flat))}. Of a "
-            "Hugging Face folder, 'rdukit checkpoint convert' makes a checkpoint with all of them"
+            f"the checkpoint has no tensor for {_some(missing)} of {pef.name}; it has {_some(sorted(flat))}. 'rdukit "
+            f"checkpoint convert' writes a complete checkpoint from a Hugging Face folder"
         )
     if unused:
-        logger.warning("pef=%s takes no tensor %s of the checkpoint", pef.name, _some(unused))
+        logger.warning("pef=%s ignores tensor %s of the checkpoint", pef.name, _some(unused))
     return found
 
 

@@ -73,7 +73,7 @@ def _serve(box: socket.socket, first: dict[str, Any]) -> None:
         serve_text(box, first["name"], pef, checkpoint, (draft[0], draft[1]) if draft else None)
         return
     if draft:
-        raise InvalidArgument("a draft guesses texts, and the model makes none; serve it without one")
+        raise InvalidArgument("a draft needs a model that generates text; serve this model without a draft")
     from rdukit_serving.device.loaded_model import LoadedModel
 
     with contextlib.closing(LoadedModel(first["name"], pef, checkpoint, first["serving"])) as model:

@@ -24,21 +24,21 @@ ModelAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._
 FileOfBundle = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 Aliases = Annotated[
     tuple[ModelAlias, ...],
-    Field(max_length=32, description="Other names that mean it, such as a vendor's name of a model."),
+    Field(max_length=32, description="Aliases, such as a vendor's name of the model."),
 ]
 Positive = Annotated[int, Strict(), Field(ge=1)]
 
 MAX_EXPERTS: Final = 1000
-#: Begin of what names an artifact of a platform.
+#: Prefix of names of platform artifacts.
 ARTIFACT: Final = "artifact://"
 
 
 class DraftEntry(StrictModel):
     """A draft model for a configuration's texts: an expert of the bundle, or files of its own."""
 
-    expert: ExpertName | None = Field(default=None, description="Name of one of the experts; then no files are named.")
-    pef: FileOfBundle | None = Field(default=None, description="File in the bundle's folder, without an expert.")
-    checkpoint: FileOfBundle | None = Field(default=None, description="Its parameters, in the bundle's folder.")
+    expert: ExpertName | None = Field(default=None, description="Name of one of the experts, instead of files.")
+    pef: FileOfBundle | None = Field(default=None, description="File in the bundle's folder, instead of an expert.")
+    checkpoint: FileOfBundle | None = Field(default=None, description="Parameters, in the bundle's folder.")
 
 
 class Configuration(StrictModel):
@@ -46,11 +46,11 @@ class Configuration(StrictModel):
 
     name: ExpertName
     pef: FileOfBundle = Field(description="File in the bundle's folder.")
-    context: Positive | None = Field(default=None, description="Most tokens of a text.")
-    batch: Positive | None = Field(default=None, description="Texts that are made at once.")
+    context: Positive | None = Field(default=None, description="Largest number of tokens in a text.")
+    batch: Positive | None = Field(default=None, description="Number of texts generated at once.")
     precision: Literal["f32", "bf16"] | None = None
     draft: DraftEntry | None = Field(
-        default=None, description="Guesses what its experts say; their texts are the same."
+        default=None, description="Draft model that proposes its experts' tokens without changing their texts."
     )
 
 
@@ -72,17 +72,19 @@ class ExpertEntry(StrictModel):
     checkpoint: FileOfBundle = Field(description="Folder or safetensors file in the bundle's folder.")
     aliases: Aliases = ()
     adapters: Annotated[tuple[AdapterEntry, ...], Field(max_length=64)] = Field(
-        default=(), description="Models that are adapters beside its weights; all are in one run with it."
+        default=(), description="Models that are adapters for these weights; all share a run with the expert."
     )
-    pinned: Annotated[bool, Strict()] = Field(default=False, description="Loaded at the start, and kept in memory.")
+    pinned: Annotated[bool, Strict()] = Field(
+        default=False, description="Whether it is loaded at the start and stays in memory."
+    )
 
 
 class MemoryBudget(StrictModel):
     """Memory for experts. HBM and DDR are emulated, the host's memory is real."""
 
-    host: Bytes = Field(description="Most bytes of weights that are in this machine's memory.")
-    hbm: Bytes | None = Field(default=None, description="Emulated; by default that of the sockets.")
-    ddr: Bytes | None = Field(default=None, description="Emulated; by default that of the sockets.")
+    host: Bytes = Field(description="Largest number of bytes of weights in this machine's memory.")
+    hbm: Bytes | None = Field(default=None, description="Emulated; default: that of the sockets.")
+    ddr: Bytes | None = Field(default=None, description="Emulated; default: that of the sockets.")
 
 
 class RouterEntry(StrictModel):
@@ -90,8 +92,8 @@ class RouterEntry(StrictModel):
 
     name: ExpertName
     file: FileOfBundle = Field(description="File in the bundle's folder that rdukit router train wrote.")
-    default: ExpertName | None = Field(default=None, description="Expert where the choice is less sure than least.")
-    least: float = Field(default=0.0, ge=0, le=1, description="Confidence below which it is the default.")
+    default: ExpertName | None = Field(default=None, description="Expert for choices with a confidence below least.")
+    least: float = Field(default=0.0, ge=0, le=1, description="Confidence below which the default expert is chosen.")
 
 
 class Bundle(StrictModel):
@@ -101,15 +103,17 @@ class Bundle(StrictModel):
     kind: Literal["Bundle"]
     name: ExpertName
     sockets: Annotated[int, Strict(), Field(ge=1, le=16)] = Field(
-        default=1, description="Emulated chips whose HBM, DDR and bandwidth the experts share."
+        default=1, description="Number of emulated chips whose HBM, DDR and bandwidth the experts share."
     )
     memory: MemoryBudget
     max_queue: Positive | None = Field(
-        default=None, description="Most requests that wait for one expert; by default box.max_queue."
+        default=None, description="Largest number of requests waiting for one expert; default: box.max_queue."
     )
     configurations: Annotated[tuple[Configuration, ...], Field(min_length=1, max_length=32)]
     experts: Annotated[tuple[ExpertEntry, ...], Field(min_length=1, max_length=MAX_EXPERTS)]
-    router: RouterEntry | None = Field(default=None, description="Chooses an expert for prompts that name none.")
+    router: RouterEntry | None = Field(
+        default=None, description="Router that chooses an expert for prompts that name none."
+    )
 
     def names(self) -> Mapping[str, str]:
         """Return the expert or adapter that each name or alias means."""
@@ -154,14 +158,14 @@ class BundleFiles:
             InvalidArgument: the file is outside the allowed folders. NotFound: the file is missing.
         """
         if self._is_of_artifacts and not text.startswith(ARTIFACT):
-            legal = f"{ARTIFACT}ID, or {ARTIFACT}ID/PATH of one that is a folder"
-            raise self.fault(path, f"{text!r} is no artifact; expected {legal}")
+            legal = f"{ARTIFACT}ID, or {ARTIFACT}ID/PATH for a folder"
+            raise self.fault(path, f"{text!r} is not an artifact; expected {legal}")
         found = (self._roots[0] / text.removeprefix(ARTIFACT)).resolve()
         if not any(found.is_relative_to(root) for root in self._roots):
             legal = ", ".join(map(str, self._roots))
             raise self.fault(path, f"{text!r} is outside of the bundle's folders; expected a file in {legal}")
         if not found.exists() and self._is_of_artifacts:
-            words = f"there is no {text!r}; expected one of yours, as rdukit artifact list shows, and a path in it"
+            words = f"{text!r} does not exist; expected an artifact that rdukit artifact list shows, and a path in it"
             raise NotFound(self.fault(path, words).message)
         if not found.exists():
             raise NotFound(self.fault(path, f"there is no {text!r} in {self._roots[0]}").message)
@@ -222,7 +226,7 @@ def _conflicts(bundle: Bundle) -> Iterator[tuple[KeyPath, str]]:
     configurations: set[str] = set()
     for at, configuration in enumerate(bundle.configurations):
         if configuration.name in configurations:
-            words = f"{configuration.name!r} is a configuration already; take another name"
+            words = f"{configuration.name!r} is already a configuration; choose another name"
             yield ("configurations", at, "name"), words
         configurations.add(configuration.name)
         if configuration.draft is not None and (words := _wrong_draft(bundle, configuration.draft)):
@@ -231,7 +235,7 @@ def _conflicts(bundle: Bundle) -> Iterator[tuple[KeyPath, str]]:
     for at, expert in enumerate(bundle.experts):
         if expert.configuration not in configurations:
             legal = ", ".join(sorted(configurations))
-            words = f"{expert.configuration!r} is no configuration of the bundle; expected {legal}"
+            words = f"{expert.configuration!r} is not a configuration of the bundle; expected {legal}"
             yield ("experts", at, "configuration"), words
         models: list[tuple[KeyPath, ExpertEntry | AdapterEntry]] = [(("experts", at), expert)]
         models += [(("experts", at, "adapters", number), each) for number, each in enumerate(expert.adapters)]
@@ -240,16 +244,16 @@ def _conflicts(bundle: Bundle) -> Iterator[tuple[KeyPath, str]]:
             places += [((*where, "aliases", number), alias) for number, alias in enumerate(model.aliases)]
             for path, name in places:
                 if name in names:
-                    yield path, f"{name!r} means {names[name]!r} already; expected a name that nothing else has"
+                    yield path, f"{name!r} already names {names[name]!r}; choose another name"
                 names.setdefault(name, model.name)
     if (router := bundle.router) is not None:
         if router.name in names:
             yield (
                 ("router", "name"),
-                f"{router.name!r} means {names[router.name]!r} already; expected a name of its own",
+                f"{router.name!r} already names {names[router.name]!r}; choose another name",
             )
         if router.default is not None and router.default not in names:
-            yield ("router", "default"), f"{router.default!r} is no expert; expected {', '.join(names)}"
+            yield ("router", "default"), f"{router.default!r} is not an expert; expected {', '.join(names)}"
 
 
 def _wrong_draft(bundle: Bundle, draft: DraftEntry) -> str:
@@ -257,6 +261,6 @@ def _wrong_draft(bundle: Bundle, draft: DraftEntry) -> str:
     if draft.expert is None:
         return "" if draft.pef and draft.checkpoint else "it needs an expert, or pef and checkpoint"
     if draft.pef or draft.checkpoint:
-        return "it names an expert and files; expected one of both"
+        return "it names both an expert and files; expected one of them"
     experts = [expert.name for expert in bundle.experts]
-    return "" if draft.expert in experts else f"{draft.expert!r} is no expert; expected {', '.join(experts[:50])}"
+    return "" if draft.expert in experts else f"{draft.expert!r} is not an expert; expected {', '.join(experts[:50])}"

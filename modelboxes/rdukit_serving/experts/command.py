@@ -24,8 +24,8 @@ def bundle() -> None:
 
 @bundle.command()
 @click.argument("file", type=_PATH)
-@click.option("--mount", "mounts", multiple=True, type=_PATH, help="Another folder that the bundle may name files of.")
-@click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object, in bytes and seconds.")
+@click.option("--mount", "mounts", multiple=True, type=_PATH, help="Another folder whose files the bundle may name.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, in bytes and seconds.")
 @click.pass_context
 def check(context: click.Context, file: Path, mounts: Sequence[Path], as_json: bool) -> None:
     """Check a bundle and its files, and show which parts fit into memory.
@@ -53,7 +53,7 @@ def check(context: click.Context, file: Path, mounts: Sequence[Path], as_json: b
 
 
 @bundle.command()
-@click.option("-o", "--output", type=_PATH, help="File to write it to [default: stdout].")
+@click.option("-o", "--output", type=_PATH, help="File to write to [default: stdout].")
 def schema(output: Path | None) -> None:
     """Print the JSON schema of bundles, for editors.
 

@@ -118,10 +118,10 @@ def legalize(
     problems = []
     if room < running:
         problems.append(
-            f"{_fixed_parts(configurations)} of {len(configurations)} configurations take {format_bytes(fixed)}, one "
-            f"expert of each {format_bytes(running)}; memory.{tier} is {format_bytes(tier_bytes)} (emulated "
-            f"{device.chip} x {device.sockets}); what fits: {_least(fixed + running)} or more, fewer configurations, "
-            "a smaller context or batch"
+            f"{_fixed_parts(configurations)} of {len(configurations)} configurations take {format_bytes(fixed)}, and "
+            f"one expert of each {format_bytes(running)}, but memory.{tier} is {format_bytes(tier_bytes)} (emulated "
+            f"{device.chip} x {device.sockets}); expected {_least(fixed + running)} or more, fewer configurations, a "
+            f"smaller context or batch"
         )
     problems += _too_large(experts, device.host_bytes, "host", drafts)
     if device.hbm_bytes:
@@ -144,8 +144,8 @@ def _too_large(experts: Sequence[ExpertSizes], budget: int, tier: str, drafts: i
     who = "pinned experts and drafts" if drafts else "pinned experts"
     if pinned > budget:
         return [
-            f"{who} take {format_bytes(pinned)}, memory.{tier} is {format_bytes(budget)}; what fits: "
-            f"{_least(pinned)} or more, or fewer pinned"
+            f"{who} take {format_bytes(pinned)}, but memory.{tier} is {format_bytes(budget)}; expected "
+            f"{_least(pinned)} or more, or fewer pinned experts"
         ]
     found = [each for each in experts if not each.is_pinned and pinned + each.weights_bytes > budget]
     if not found:
@@ -153,8 +153,8 @@ def _too_large(experts: Sequence[ExpertSizes], budget: int, tier: str, drafts: i
     most = max(each.weights_bytes for each in found)
     names = ", ".join(each.name for each in found[:5]) + (" …" if len(found) > 5 else "")
     return [
-        f"{names}: {format_bytes(most)} beside {format_bytes(pinned)} of {who} do not fit into memory.{tier}, "
-        f"{format_bytes(budget)}; what fits: {_least(pinned + most)} or more"
+        f"{names}: {format_bytes(most)} in addition to {format_bytes(pinned)} of {who} exceed memory.{tier}, "
+        f"{format_bytes(budget)}; expected {_least(pinned + most)} or more"
     ]
 
 

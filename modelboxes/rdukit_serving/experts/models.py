@@ -97,7 +97,7 @@ class ExpertVersion(ModelVersion):
     async def why_not_ready(self, timeout_s: float | None = None) -> str:
         """Return "" if a text was generated since the last call, or can be now; else the reason."""
         if self.expert_state is not ExpertState.LIVE:
-            return f"expert {self.files.name} is {self.expert_state.lower()}: a request loads it{self._last_error}"
+            return f"expert {self.files.name} is {self.expert_state.lower()}; a request loads it{self._last_error}"
         return await self._why_no_answer(resolve(READY_TIMEOUT_S, timeout_s))
 
     def has_come(self, line: ExpertLine, seconds: float) -> None:
@@ -159,9 +159,7 @@ class ExpertRepository(Repository):
         """
         files = self._expert.files
         if (pef, checkpoint, draft) != (files.pef, files.checkpoint, files.draft) or version not in ("", VERSION):
-            raise InvalidArgument(
-                f"the files of expert {self.name!r} are those of its bundle: leave the parameters out"
-            )
+            raise InvalidArgument(f"the bundle determines the files of expert {self.name!r}; leave out the parameters")
         await self._pool.load(self._expert.found.entry.name)
         return self._expert
 
@@ -295,13 +293,13 @@ class ExpertCollector(Collector):
 
 
 _COUNTERS: Mapping[str, str] = {
-    "loads": "Times that an expert's weights came into the host's memory.",
-    "evictions": "Times that they left it for others, or were unloaded.",
-    "switches": "Emulated: times that an expert was copied from DDR to HBM.",
-    "switch_bytes": "Emulated: bytes that these copies moved.",
-    "emulated_switch_seconds": "Emulated: seconds that they took: bytes over DDR's bandwidth.",
-    "emulated_ddr_load_bytes": "Emulated: bytes that were copied from the host to DDR.",
-    "emulated_ddr_load_seconds": "Emulated: seconds that these copies took: bytes over PCIe's bandwidth.",
+    "loads": "Number of times that an expert's weights were loaded into the host's memory.",
+    "evictions": "Number of times that an expert's weights were evicted or unloaded.",
+    "switches": "Emulated: number of copies of an expert from DDR to HBM.",
+    "switch_bytes": "Emulated: bytes moved by these copies.",
+    "emulated_switch_seconds": "Emulated: seconds of these copies, bytes divided by DDR's bandwidth.",
+    "emulated_ddr_load_bytes": "Emulated: bytes copied from the host to DDR.",
+    "emulated_ddr_load_seconds": "Emulated: seconds of these copies, bytes divided by PCIe's bandwidth.",
 }
 #: Counter → its field of ``ExpertCounts``, if its name differs.
 _FIELDS: Mapping[str, str] = {
@@ -311,4 +309,6 @@ _FIELDS: Mapping[str, str] = {
 
 
 async def _refuse_path(text: str, what: str) -> Path:
-    raise InvalidArgument(f"{what} {text!r}: this server serves a bundle; change its file, and start it again")
+    raise InvalidArgument(
+        f"{what} {text!r}: this server serves a bundle; change the bundle's file, and restart the server"
+    )

@@ -167,7 +167,7 @@ class ExpertPool:
         await asyncio.gather(*(process.close() for process in self.processes.values()))
         for name, seat in self._seats.items():
             if seat.texts is not None:
-                seat.texts.has_gone("was ended: the server is stopping")
+                seat.texts.has_gone("was terminated: the server is stopping")
             self._refuse(name, Unavailable("the server is stopping"))
 
     async def _wait(self, name: str) -> None:
@@ -240,7 +240,7 @@ class ExpertPool:
     async def _evict(self, name: str) -> None:
         seat = self._seats[name]
         assert seat.texts is not None
-        seat.texts.has_gone("let the expert go")
+        seat.texts.has_gone("unload the expert")
         with contextlib.suppress(Unavailable):  # gone with its process
             await seat.process.unload(name)
         seat.counts.evictions += 1

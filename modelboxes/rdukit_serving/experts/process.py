@@ -23,7 +23,7 @@ CountSwitch = Callable[[str], ExpertSwitch]
 
 
 class ExpertLine:
-    """The part of a device process that is an expert, or an adapter beside one: a ``TextDevice``."""
+    """Part of a device process that acts as one expert or adapter: a ``TextDevice``."""
 
     def __init__(self, process: "ExpertProcess", expert: str, text: Mapping[str, int], adapter: str = "") -> None:
         self.expert, self.adapter = expert, adapter
@@ -88,7 +88,7 @@ class ExpertProcess:
             self._watching = asyncio.create_task(self._watch(client))
 
     def line(self, expert: str, adapter: str = "") -> ExpertLine:
-        """Return a line for the texts of an expert that is loaded, or of an adapter beside it."""
+        """Return the ``TextDevice`` of a loaded expert or of one of its adapters."""
         return ExpertLine(self, expert, self.configuration.text.figures(), adapter)
 
     async def load(self, expert: str, checkpoint: Path, file: Path, adapters: Mapping[str, Path]) -> None:
@@ -131,7 +131,7 @@ class ExpertProcess:
 
     async def _ask(self, **message: object) -> None:
         if self._client is None:
-            raise Unavailable(f"the inference process of configuration {self.configuration.name} is not there")
+            raise Unavailable(f"the inference process of configuration {self.configuration.name} is not running")
         number = next(self.numbers)
         answered = self._asked[number] = asyncio.get_running_loop().create_future()
         self._client.send(number=number, **message)

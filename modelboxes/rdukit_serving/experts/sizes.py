@@ -36,7 +36,8 @@ from rdukit_serving.text.chat_template import TOKENIZER_FILE, check_draft_tokens
 
 @dataclass(frozen=True, slots=True)
 class FoundConfiguration:
-    """A configuration whose PEF was read: ``key`` changes with the file, ``model`` is the box's that compiled it."""
+    """A configuration whose PEF was read: ``key`` changes with the file; ``model`` names the model of the box that
+    compiled it."""
 
     name: str
     pef: Path
@@ -88,7 +89,7 @@ def find_bundle(files: BundleFiles) -> FoundBundle:
     """Read the PEFs of a bundle, find its checkpoints, and add up their sizes.
 
     Raises:
-        NotFound, PefError: a file is missing, or is no usable PEF.
+        NotFound, PefError: a file is missing, or is not a usable PEF.
         InvalidArgument: a file lies outside of the bundle's folders, or does not match the bundle.
         PefMismatch: the parameters of a PEF cannot be exchanged.
     """
@@ -105,7 +106,7 @@ def find_bundle(files: BundleFiles) -> FoundBundle:
     for at, entry in enumerate(bundle.experts):
         checkpoint = files.find(entry.checkpoint, ("experts", at, "checkpoint"))
         if not companion(checkpoint, TOKENIZER_FILE).is_file():
-            words = f"there is no {TOKENIZER_FILE} beside {entry.checkpoint!r}: a text model needs its tokenizer there"
+            words = f"there is no {TOKENIZER_FILE} next to {entry.checkpoint!r}, where a text model needs its tokenizer"
             raise NotFound(files.fault(("experts", at, "checkpoint"), words).message)
         its = found[entry.configuration]
         if its.draft is not None:
@@ -113,7 +114,7 @@ def find_bundle(files: BundleFiles) -> FoundBundle:
                 check_draft_tokens(checkpoint, its.draft[1])
         if len(entry.adapters) > its.text.adapters:
             words = (
-                f"{len(entry.adapters)} adapters do not fit; expected {its.text.adapters}, as the PEF of "
+                f"{len(entry.adapters)} adapters do not fit; expected {its.text.adapters}, because the PEF of "
                 f"{its.name!r} was compiled with adapters={its.text.adapters}"
             )
             raise files.fault(("experts", at, "adapters"), words)
@@ -125,7 +126,7 @@ def find_bundle(files: BundleFiles) -> FoundBundle:
     memory = bundle.memory
     device = device_memory(chips[0], bundle.sockets, memory.host, memory.hbm, memory.ddr)
     if memory.hbm and not device.hbm_bytes:
-        raise files.fault(("memory", "hbm"), f"{device.chip} has no HBM; expected to leave it out")
+        raise files.fault(("memory", "hbm"), f"{device.chip} has no HBM; leave out memory.hbm")
     fit = legalize(device, [each.sizes for each in found.values()], _sizes_of(experts))
     router = None if bundle.router is None else _read_router(files, bundle.router, bundle.names())
     return FoundBundle(bundle.name, bundle.max_queue, found, experts, bundle.names(), fit, router)
@@ -139,13 +140,13 @@ def _read_router(files: BundleFiles, entry: RouterEntry, names: Mapping[str, str
     except InvalidArgument as error:
         raise files.fault(("router", "file"), error.message) from error
     if missing := sorted(set(router.experts) - set(names)):
-        words = f"it chooses among {', '.join(missing)}, too; expected names of the bundle's experts"
+        words = f"it also chooses among {', '.join(missing)}; expected only names of the bundle's experts"
         raise files.fault(("router", "file"), words)
     experts = {expert.name for expert in files.bundle.experts}
     if router.model and names.get(router.model) not in experts:
         words = (
-            f"it chooses by vectors of {router.model!r}; expected an expert of the bundle with that name or alias, as "
-            "adapters give none; or a router by words, made without --embeddings"
+            f"it chooses by vectors of {router.model!r}; expected an expert with that name or alias (adapters give no "
+            f"vectors), or a router by words, trained without --embeddings"
         )
         raise files.fault(("router", "file"), words)
     return NamedRouter(entry.name, router, entry.default or "", entry.least)
@@ -207,9 +208,7 @@ def _read(
     pef = read_pef(path).pef
     shape = shape_of(pef, said.pef)
     if shape.text is None or shape.purpose != SERVE:
-        words = (
-            f"{said.pef!r} is of purpose={shape.purpose}, task {shape.task}; expected a model of texts, purpose=serve"
-        )
+        words = f"{said.pef!r} has purpose={shape.purpose}, task {shape.task}; expected a text model with purpose=serve"
         raise files.fault((*place, "pef"), words)
     chips.append(find_chip(pef.arch))
     if chips[-1] != chips[0]:
@@ -218,7 +217,7 @@ def _read(
     is_found = {"context": shape.text.context, "batch": shape.text.texts, "precision": shape.precision}
     for key, value in is_found.items():
         if getattr(said, key) not in (None, value):
-            words = f"{getattr(said, key)!r} is not what {said.pef!r} was compiled with; expected {value}"
+            words = f"{getattr(said, key)!r} differs from the compile of {said.pef!r}; expected {value}"
             raise files.fault((*place, key), words)
     offsets, weights = parameter_layout(pef)
     caches = sum(

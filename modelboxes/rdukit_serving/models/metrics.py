@@ -23,12 +23,12 @@ _HELP: Final = {
     "request_success": "Inference requests that succeeded.",
     "request_failure": "Inference requests that were refused or failed.",
     "count": "Inferences: rows answered.",
-    "exec_count": "Calls of the device: batches.",
-    "request_duration_us": "Time of requests in the box, added up.",
-    "queue_duration_us": "Time that requests waited, added up.",
-    "compute_input_duration_us": "Time of copying inputs to the device, added up over requests.",
-    "compute_infer_duration_us": "Time of computing, added up over requests.",
-    "compute_output_duration_us": "Time of copying outputs back, added up over requests.",
+    "exec_count": "Batches run on the device.",
+    "request_duration_us": "Total time of requests in the box.",
+    "queue_duration_us": "Total waiting time of requests.",
+    "compute_input_duration_us": "Total time of copying requests' inputs to the device.",
+    "compute_infer_duration_us": "Total computing time of requests.",
+    "compute_output_duration_us": "Total time of copying requests' outputs back.",
 }
 
 
@@ -56,14 +56,14 @@ class ServingCollector(Collector):
         )
         ready = GaugeMetricFamily("rdukit_box_model_ready", "1: the version answers.", labels=["model", "version"])
         restarts = CounterMetricFamily(
-            "rdukit_box_model_restarts", "Inference processes started again.", labels=["model", "version"]
+            "rdukit_box_model_restarts", "Restarts of inference processes.", labels=["model", "version"]
         )
         load = GaugeMetricFamily(
-            "rdukit_box_model_load_seconds", "Time that loading took, on this host.", labels=["model", "version"]
+            "rdukit_box_model_load_seconds", "Time to load a model, on this host.", labels=["model", "version"]
         )
         tokens = CounterMetricFamily(
             "rdukit_box_text_tokens",
-            "Tokens of texts: of prompts, of those what was cached, and made; guessed, and of those the right ones.",
+            "Tokens by kind: prompt, cached prompt, completion, drafted, and accepted drafts.",
             labels=["model", "version", "kind"],
         )  # fmt: skip
         for model, number, version in versions:

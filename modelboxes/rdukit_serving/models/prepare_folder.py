@@ -59,14 +59,15 @@ class PreparedModel:
 context_option = click.option(
     "--context",
     type=click.IntRange(2, 1 << 20),
-    help="Most tokens of a text, of a Hugging Face folder [default: 2048 to generate, 128 for vectors and classes].",
+    help="Largest number of tokens in a text for a Hugging Face folder [default: 2048 to generate, 128 for vectors "
+    "and classes].",
 )
 precision_option = click.option(
     "--precision",
     type=click.Choice(["auto", "bf16", "f32"]),
     default="auto",
     show_default=True,
-    help="Arithmetic of a Hugging Face folder's model; auto: bf16 to generate, f32 for vectors and classes.",
+    help="Precision for a Hugging Face folder's model; auto: bf16 to generate, f32 for vectors and classes.",
 )
 
 

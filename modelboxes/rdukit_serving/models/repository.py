@@ -65,7 +65,7 @@ class Repository:
         if found is None or (version and found.state is VersionState.LOADING):
             loading = self.find_loading(version)
             if loading is not None:
-                raise Unavailable(f"model {name!r} {loading}; ask again when /v2/models/{name}/ready says so")
+                raise Unavailable(f"model {name!r} {loading}; try again when /v2/models/{name}/ready reports it ready")
         if found is None or (found.state is not VersionState.READY and version):
             ready = [v for v, each in self.versions.items() if each.state is VersionState.READY]
             what = f"version {version!r}" if version else "version that is loaded"
@@ -228,7 +228,9 @@ async def load_model(
         elif "checkpoint" in given:
             checkpoint = await _existing("checkpoint", given["checkpoint"], resolve_path)
     else:
-        raise InvalidArgument("nothing was loaded before: pass the parameter pef, and checkpoint if it has parameters")
+        raise InvalidArgument(
+            "no model was loaded before; pass the parameter pef, and checkpoint if the PEF has parameters"
+        )
     await repository.load(pef, checkpoint, given.get("version", ""), keep, draft=draft)
 
 
@@ -263,7 +265,7 @@ def _text(key: str, value: object) -> str:
 async def _existing(key: str, text: str, resolve_path: BringFile) -> Path:
     path = await resolve_path(text, f"parameter {key!r}")
     if not path.exists():
-        raise NotFound(f"parameter {key!r}: there is nothing at {path}")
+        raise NotFound(f"parameter {key!r}: {path} does not exist")
     return path
 
 

@@ -51,7 +51,7 @@ class ServedModels:
         self._found: dict[str, str] = {}
         self._used: dict[str, float] = {}
         self._finding = asyncio.Lock()
-        #: Loads that callers wait for, by what stands for the files.
+        #: Loads for which callers wait, by key of the files.
         self._loading: dict[str, asyncio.Task[ModelVersion]] = {}
         self._retiring: asyncio.Task[None] | None = None
         self._building: asyncio.Task[None] | None = None
@@ -176,13 +176,13 @@ class ServedModels:
         table = version.table
         if table is None:
             raise InvalidArgument(
-                f"{self.repository.name} takes no rows by column name, as no {TABLE_FILE} lies with its checkpoint; "
-                f"send tensors to /v2/models/{self.repository.name}/infer"
+                f"{self.repository.name} does not accept rows by column name, because its checkpoint has no "
+                f"{TABLE_FILE}; send tensors to /v2/models/{self.repository.name}/infer"
             )
         from rdukit_serving.raw_inputs.preprocessing import read_features  # numpy: 13 MB
 
         if not rows:
-            raise InvalidArgument("there is no row; expected one at least", field="rows")
+            raise InvalidArgument("there are no rows; expected at least one", field="rows")
         # A row takes some microseconds a column.
         rows_NF = (
             await asyncio.to_thread(read_features, table, rows) if len(rows) > _FEW else read_features(table, rows)
@@ -199,7 +199,7 @@ class ServedModels:
         known = version.pictures
         if known is None:
             raise InvalidArgument(
-                f"{self.repository.name} takes no pictures, as no {PICTURE_FILE} lies with its checkpoint; send "
+                f"{self.repository.name} does not accept pictures, because its checkpoint has no {PICTURE_FILE}; send "
                 f"tensors to /v2/models/{self.repository.name}/infer"
             )
         from rdukit_serving.raw_inputs.pictures import read_pictures
@@ -208,7 +208,7 @@ class ServedModels:
         return known.predictions(await _run(version, await asyncio.to_thread(read_pictures, known, pictures, shape)))
 
     async def release_found(self) -> None:
-        """Unload models that were not asked for by name, since their tiles are needed."""
+        """Unload models that no request named, because their tiles are needed."""
         for version in list(self._found):
             await self._forget(version)
 

@@ -191,7 +191,7 @@ class ModelVersion:
             async with asyncio.timeout(timeout_s):
                 await self._batcher.submit(InferRequest(rows), 1)
         except TimeoutError:
-            return f"an inference has not come back within {timeout_s:g} s"
+            return f"an inference did not return within {timeout_s:g} s"
         except RdukitError as error:
             return error.message
         self._seen = self.statistics.executions
@@ -211,7 +211,7 @@ class ModelVersion:
                     async for _ in events:
                         pass
         except TimeoutError:
-            return f"an answer has not come back within {timeout_s:g} s"
+            return f"an answer did not return within {timeout_s:g} s"
         except RdukitError as error:
             return error.message
         return ""

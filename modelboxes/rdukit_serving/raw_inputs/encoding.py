@@ -134,7 +134,7 @@ class FeatureEncoding:
 
 def _unknown_name(column: str, name: str, known: Sequence[str]) -> ColumnFault:
     if not name:
-        return ColumnFault(column, "no value, which no training row had", "a value")
+        return ColumnFault(column, "no value, although every training row had one", "a value")
     shown = ", ".join(known[:_SHOWN]) + (f", … ({len(known)} in all)" if len(known) > _SHOWN else "")
     return ColumnFault(
         column, f"{name!r} is a category that no training row had", f"{shown}; or preprocess with rare_below above 0"

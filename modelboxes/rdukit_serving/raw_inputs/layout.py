@@ -46,7 +46,7 @@ class TableLayout:
     categorical: tuple[str, ...]
     dates: tuple[str, ...] = ()
     label: str = "label"
-    #: The table's other columns, which are no features.
+    #: The table's other columns, which are not features.
     others: tuple[str, ...] = ()
 
     @property
@@ -106,7 +106,7 @@ def read_number(row: TableRow, column: str) -> float:
     try:
         label = _read(number_of, column, row)
     except ColumnFault as fault:
-        raise ColumnFault(column, fault.reason, f"{LEGAL_RANGE}, as the label is a number (predict)") from None
+        raise ColumnFault(column, fault.reason, f"{LEGAL_RANGE}, because the label is a number (predict)") from None
     if math.isnan(label):
         raise ColumnFault(column, "no label", "a number")
     return label

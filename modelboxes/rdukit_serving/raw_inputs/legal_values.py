@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 MISSING: Final = frozenset({"", "na", "n/a", "nan", "null", "none"})
 LEGAL_NUMBER: Final = "a number, or name the column in categorical"
 LEGAL_DATE: Final = "a date such as 2025-04-03 or 2025-04-03T12:30:00, or name the column in categorical"
-LEGAL_RANGE: Final = "a finite number up to 3.4e38, as float32 has it"
+LEGAL_RANGE: Final = "a finite number up to 3.4e38, the range of float32"
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _INFINITE: Final = re.compile(r"[+-]?inf(inity)?", re.ASCII | re.IGNORECASE)
 _WHOLE: Final = re.compile(r"(-?\d+)\.0+", re.ASCII)

@@ -131,7 +131,7 @@ class PicturePreprocessing:
         for name, own, other in pairs:
             if own != other:
                 raise PefMismatch(
-                    f"{where} is of another model: {name} {own} in it, {other} in the PEF or checkpoint; use the "
+                    f"{where} belongs to another model: {name} is {own}, but {other} in the PEF or checkpoint; use the "
                     f"{PICTURE_FILE} of the data set that the checkpoint was trained on"
                 )
 
@@ -167,7 +167,7 @@ def find_picture_preprocessing(checkpoint: Path) -> PicturePreprocessing | None:
         if value["version"] not in VERSIONS:
             legal = " or ".join(map(str, VERSIONS))
             raise InvalidArgument(
-                f"{path} is of version {value['version']}; expected {legal}; preprocess and train again"
+                f"{path} has version {value['version']}; expected {legal}; preprocess and train again"
             )
         resample, shorter = str(value.get("resample", "bilinear")), int(value.get("shorter_side", 0))
         if resample not in RESAMPLES or (shorter and shorter < max(int(value["height"]), int(value["width"]))):

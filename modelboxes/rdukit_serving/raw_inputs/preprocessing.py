@@ -71,7 +71,7 @@ class TablePreprocessing:
         missing = [name for name in self.layout.columns if name not in names]
         if missing:
             raise InvalidArgument(
-                f"column {missing[0]!r} is missing; expected {self._expected()} (a value that is not known is null)",
+                f"column {missing[0]!r} is missing; expected {self._expected()} (null for unknown values)",
                 column=missing[0],
             )
         known = {*self.layout.columns, *self.layout.others, self.layout.label}
@@ -104,7 +104,7 @@ class TablePreprocessing:
         for name, own, other in pairs:
             if own != other:
                 raise PefMismatch(
-                    f"{where} is of another model: {name} {own} in it, {other} in the PEF or checkpoint; use the "
+                    f"{where} belongs to another model: {name} is {own}, but {other} in the PEF or checkpoint; use the "
                     f"{TABLE_FILE} of the data set that the checkpoint was trained on"
                 )
 
@@ -147,7 +147,7 @@ class TablePreprocessing:
                 raise TypeError("it is no object")
             if value["version"] != VERSION:
                 raise InvalidArgument(
-                    f"{where} is of version {value['version']}; expected {VERSION}; preprocess and train again"
+                    f"{where} has version {value['version']}; expected {VERSION}; preprocess and train again"
                 )
             columns, label = value["columns"], value["label"]
             numeric, categorical, dates = (tuple(map(str, columns[kind])) for kind in (NUMBER, CATEGORY, DATE))
@@ -157,9 +157,9 @@ class TablePreprocessing:
             target = NumberTarget(float(label["mean"]), float(label["deviation"])) if not classes else None
             found = cls(layout, FeatureEncoding.from_json(value["encoding"]), classes, target)
             if found.encoding.features != value["features"] or len(found.encoding.mean_C) != len(layout.numbers):
-                raise ValueError("its figures are of other columns")
+                raise ValueError("its figures belong to other columns")
             if len(found.encoding.categories) != len(layout.categorical):
-                raise ValueError("its categories are of other columns")
+                raise ValueError("its categories belong to other columns")
         except InvalidArgument:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as cause:
@@ -205,7 +205,7 @@ def open_preprocessing(checkpoint: Path, features: int, classes: int) -> TablePr
     found = find_preprocessing(checkpoint)
     if found is None:
         raise NotFound(
-            f"{checkpoint} has no {TABLE_FILE}, so that rows by column name have no meaning; train on a table that "
+            f"{checkpoint} has no {TABLE_FILE}, which rows by column name need; train on a table that "
             "preprocess read from CSV, JSON lines or Parquet"
         )
     found.check_model(features, classes, read_identity(checkpoint), str(table_file(checkpoint)))
@@ -220,7 +220,9 @@ def read_features(table: TablePreprocessing, rows: Sequence[TableRow]) -> Floats
     """
     for index, row in enumerate(rows):
         if not isinstance(row, Mapping):
-            raise InvalidArgument(f"row {index} is no object; expected values by column name", row=index, field="rows")
+            raise InvalidArgument(
+                f"row {index} is not an object; expected values by column name", row=index, field="rows"
+            )
         try:
             table.check_columns(tuple(row))
         except InvalidArgument as error:

@@ -60,7 +60,7 @@ class QueuedInference(NamedTuple):
     name: str
     version: ModelVersion
     request: RestRequest
-    #: Trace of a caller who asked for timing.
+    #: Trace of a caller who requested timing.
     trace: SpanContext | None = None
 
 
@@ -95,7 +95,7 @@ class RestInference:
                 trace = find_wanted(value)
             elif key == b"content-encoding":
                 raise InvalidArgument(
-                    f"Content-Encoding {value.decode('latin-1')!r} is not served; send the body as it is"
+                    f"Content-Encoding {value.decode('latin-1')!r} is not supported; send the body without encoding"
                 )
         self._access.check(authorization)
         return RequestHead(length, trace)
@@ -236,7 +236,7 @@ def parse_infer(body: bytes, header_length: int | None) -> RestRequest:
             at += len(data)
         inputs.append(RawTensor(given.name, given.datatype, given.shape, data))
     if at != len(rest):
-        raise InvalidArgument(f"{len(rest)} bytes follow the JSON, the inputs' binary_data_size add up to {at}")
+        raise InvalidArgument(f"{len(rest)} bytes follow the JSON, but the inputs' binary_data_size add up to {at}")
     identity = request.id or ""
     if not request.outputs and not request.parameters:
         return RestRequest(inputs, (), identity, False)
@@ -298,7 +298,7 @@ def _numbers(data: bytes, datatype: str) -> object:
 
 
 def check_forms(signature: ServedSignature, request: RestRequest) -> None:
-    """Check that every output has the form that was asked for.
+    """Check that every output has the requested form.
 
     Raises:
         InvalidArgument: FP16 and BF16 have no JSON form.
@@ -310,7 +310,7 @@ def check_forms(signature: ServedSignature, request: RestRequest) -> None:
         is_wanted = (not request.outputs or spec.name in request.outputs) and spec.name not in classes
         if is_wanted and spec.datatype not in _NUMPY and not (request.binary and spec.name in request.binary):
             raise InvalidArgument(
-                f'output {spec.name!r} is {spec.datatype}, which JSON lacks: ask for "binary_data": true'
+                f'output {spec.name!r} is {spec.datatype}, which JSON lacks; request "binary_data": true'
             )
 
 

@@ -23,7 +23,7 @@ def _object(required: tuple[str, ...], **properties: Schema) -> Schema:
 
 def _parameters(legal: Mapping[str, str]) -> Schema:
     found = {name: {"type": "boolean"} if "true" in words else {"type": "integer"} for name, words in legal.items()}
-    return {"type": "object", "properties": found, "description": "Others are refused unless they say: not used."}
+    return {"type": "object", "properties": found, "description": "Others are refused unless their value means unused."}
 
 
 _INPUT: Final = _object(
@@ -38,7 +38,7 @@ _REQUEST: Final = _object(
     parameters=_parameters(REQUEST_PARAMETERS),
 )  # fmt: skip
 _ROWS: Final = _object(
-    ("rows",), rows={"type": "array", "items": _ANY, "description": "Values by column name; null where not known."}
+    ("rows",), rows={"type": "array", "items": _ANY, "description": "Values by column name; null for unknown values."}
 )
 _PICTURES: Final = _object(("images",), images={"type": "array", "items": _TEXT, "description": "In base64."})
 _ERROR: Final = _object(("error",), error=_TEXT)
@@ -53,7 +53,7 @@ def inference_paths() -> dict[str, Any]:
     paths: dict[str, Any] = {
         "/v2": {"get": _operation("Name, version and extensions.", _ANY)},
         "/v2/health/live": {"get": _operation("The process answers.", _ANY)},
-        "/v2/health/ready": {"get": _operation("An inference goes through the device.", _ANY)},
+        "/v2/health/ready": {"get": _operation("Checks that an inference passes through the device.", _ANY)},
         "/v2/models/stats": {"get": _operation("Counts and durations of all versions.", _ANY)},
         "/v2/repository/index": {
             "post": _operation(
@@ -73,8 +73,8 @@ def inference_paths() -> dict[str, Any]:
         ("/v2/models/{model}/versions/{version}", ("model", "version")),
     ):
         paths[base] = {"get": _operation("Inputs and outputs.", _ANY, None, names)}
-        paths[f"{base}/ready"] = {"get": _operation("An inference goes through its device.", _ANY, None, names)}
-        paths[f"{base}/config"] = {"get": _operation("Configuration, in Triton's words.", _ANY, None, names)}
+        paths[f"{base}/ready"] = {"get": _operation("Checks that an inference passes its device.", _ANY, None, names)}
+        paths[f"{base}/config"] = {"get": _operation("Configuration in Triton's terms.", _ANY, None, names)}
         paths[f"{base}/stats"] = {"get": _operation("Counts and durations.", _ANY, None, names)}
         paths[f"{base}/images"] = {"post": _operation("Labels for pictures.", _ANY, _PICTURES, names)}
         paths[f"{base}/rows"] = {"post": _operation("Labels for rows of a table.", _ANY, _ROWS, names)}

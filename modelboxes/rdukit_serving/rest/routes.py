@@ -188,7 +188,7 @@ class OpenInferenceApp:
                 return None
             case [first, *_] if first in _NOT_SERVED:
                 raise InvalidArgument(f"the extension {first!r} is not served; GET /v2 lists those that are")
-        raise NotFound(f"{method} /v2/{'/'.join(parts)}: there is no such route")
+        raise NotFound(f"{method} /v2/{'/'.join(parts)}: this route does not exist")
 
     async def _health(self, parts: list[str], method: str, send: Send) -> None:
         _require(method, "GET")
@@ -200,7 +200,7 @@ class OpenInferenceApp:
             await _answer(send, 503 if reason else 200, orjson.dumps(value))
         else:
             raise NotFound(
-                f"GET /v2/{'/'.join(parts)}: there is no such route; expected /v2/health/live, /v2/health/ready"
+                f"GET /v2/{'/'.join(parts)}: this route does not exist; expected /v2/health/live, /v2/health/ready"
             )
 
     async def _model_ready(self, name: str, version: str) -> tuple[int, Mapping[str, object]]:

@@ -41,12 +41,18 @@ def router() -> None:
 
 @router.command()
 @click.argument("examples", type=_PATH)
-@click.option("--to", "target", type=_PATH, required=True, help="File that the router is written to.")
+@click.option("--to", "target", type=_PATH, required=True, help="File for the router.")
 @click.option(
     "--neighbours", type=click.IntRange(0, 99), default=0, show_default=True,
-    help="Nearest labelled prompts that vote; 0: logistic regression.",
+    help="Number of nearest labelled prompts that vote; 0: logistic regression.",
 )  # fmt: skip
-@click.option("--hold-out", type=click.FloatRange(0, 0.9), default=0.2, show_default=True, help="Part to judge by.")
+@click.option(
+    "--hold-out",
+    type=click.FloatRange(0, 0.9),
+    default=0.2,
+    show_default=True,
+    help="Fraction of the prompts held out to evaluate.",
+)
 @click.option("--seed", default=1, show_default=True, help="Chooses the part.")
 @click.option("--words", type=click.IntRange(64, 65536), default=4096, show_default=True, help="Places of words.")
 @_embeddings
@@ -128,10 +134,10 @@ def choose(file: Path, text: str, embeddings: str | None, token: str | None, as_
 @click.argument("file", metavar="ROUTER", type=_PATH)
 @click.option(
     "--expert", "experts", multiple=True, required=True, metavar="NAME=URL[#MODEL]",
-    help="Where an expert answers, with /v1, and its model there [default: the first].",
+    help="Expert's base URL with /v1, and its model there [default: the first].",
 )  # fmt: skip
 @click.option("--name", default="router", show_default=True, help="Model name behind which experts are chosen.")
-@click.option("--default", "fallback", metavar="NAME", default="", help="Expert where the choice is less sure.")
+@click.option("--default", "fallback", metavar="NAME", default="", help="Expert for choices with low confidence.")
 @click.option("--least", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Confidence below which.")
 @_embeddings
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind.")
@@ -144,7 +150,8 @@ def serve(
 
     It has OpenAI's and Anthropic's routes; Ctrl-C stops it.
 
-    Example: rdukit router serve router.safetensors --expert code=http://127.0.0.1:9000/v1 --expert talk=http://127.0.0.1:9002/v1
+    Example: rdukit router serve router.safetensors --expert code=http://127.0.0.1:9000/v1 --expert
+    talk=http://127.0.0.1:9002/v1
 
     Example: rdukit router serve router.safetensors --expert code=http://127.0.0.1:9000/v1#coder --port 9003
     """
@@ -174,9 +181,7 @@ def _vectors(texts: Sequence[str], size: int, url: str, model: str, token: str |
     if not model:
         return [word_vector(text, size) for text in texts]
     if not url:
-        raise InvalidArgument(
-            f"this router chooses by vectors of {model!r}: say where that model answers (--embeddings)"
-        )
+        raise InvalidArgument(f"this router chooses by vectors of {model!r}; give that model's URL (--embeddings)")
     return asyncio.run(_fetch(texts, url.rstrip("/"), model, {"authorization": f"Bearer {token}"} if token else {}))
 
 

@@ -70,7 +70,7 @@ class Router:
         """
         if vector.shape != self.scale.shape:
             raise InvalidArgument(
-                f"the vector has {vector.size} numbers; expected {self.scale.size}, as the router learned"
+                f"the vector has {vector.size} numbers; expected {self.scale.size}, as in the router's training"
             )
         if not np.isfinite(vector).all():
             raise InvalidArgument("the vector has NaN or infinite values; expected finite ones")
@@ -134,16 +134,18 @@ def load_router(path: Path) -> tuple[Router, str]:
     """
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise InvalidArgument(f"{path} has {path.stat().st_size} bytes; legal for a router: up to {MAX_BYTES}")
+            raise InvalidArgument(f"{path} has {path.stat().st_size} bytes; expected up to {MAX_BYTES} for a router")
         content = path.read_bytes()
     except OSError as cause:
-        raise NotFound(f"{path} cannot be read: {cause.strerror}; rdukit router train makes a router") from cause
+        raise NotFound(f"{path} cannot be read: {cause.strerror}; rdukit router train writes a router") from cause
     try:
         size = int.from_bytes(content[:8], "little")
         described = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["router"])
         return _checked(described, load(content)), version_of(content)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as cause:
-        raise InvalidArgument(f"{path} is no router, or damaged: {cause!r}; rdukit router train makes one") from cause
+        raise InvalidArgument(
+            f"{path} is not a router, or is damaged: {cause!r}; rdukit router train writes one"
+        ) from cause
 
 
 def _checked(described: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Router:
@@ -168,7 +170,7 @@ def _checked(described: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Rou
         )
     )  # fmt: skip
     if not is_legal:
-        raise ValueError("its parts do not go together")
+        raise ValueError("its parts do not match")
     return Router(tuple(experts), tensors["scale"], weights, tensors["bias"], labels, neighbours, model)
 
 

@@ -70,9 +70,11 @@ class RouterDoor:
                 f"({', '.join(router.experts)}) once, and no expert with the router's name"
             )
         if wrong := [name for name in (self.named.name, *names) if not _NAME.fullmatch(name)]:
-            raise InvalidArgument(f"{wrong[0]!r} is no valid name; expected 1 to 200 of ASCII, without spaces")
+            raise InvalidArgument(f"{wrong[0]!r} is not a valid name; expected 1 to 200 of ASCII, without spaces")
         if router.model and not self.embeddings:
-            raise InvalidArgument(f"this router chooses by vectors of {router.model!r}: say where (--embeddings)")
+            raise InvalidArgument(
+                f"this router chooses by vectors of {router.model!r}; give that model's URL (--embeddings)"
+            )
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=32)
         self._client = httpx.AsyncClient(
             timeout=TIMEOUT, limits=limits, trust_env=False, transport=self.transport, follow_redirects=False
@@ -122,7 +124,7 @@ class RouterDoor:
         try:
             body = orjson.loads(raw)
         except ValueError as cause:
-            raise InvalidArgument(f"the body is no JSON: {cause}") from cause
+            raise InvalidArgument(f"the body is not JSON: {cause}") from cause
         if not isinstance(body, dict) or not isinstance(body.get("model"), str):
             raise InvalidArgument("model: a request is an object with the name of a model", field="model")
         refuse_duplicates(raw)
@@ -157,7 +159,9 @@ class RouterDoor:
         if name != self.named.name:
             raise self._unknown(name)
         if path == "embeddings":
-            raise InvalidArgument("model: vectors of different experts have nothing in common; name one", field="model")
+            raise InvalidArgument(
+                "model: vectors of different experts cannot be compared; name one expert", field="model"
+            )
         text = routed_text(body)
         if not self.named.router.model:
             return self.named.choose(text)
@@ -181,7 +185,7 @@ class RouterDoor:
                 self._models[expert.name] = str(listed["data"][0]["id"])
             except (httpx.HTTPError, ValueError, LookupError, TypeError) as cause:
                 raise Unavailable(
-                    f"the server of expert {expert.name!r} lists no model ({answer.status_code}); say which by "
+                    f"the server of expert {expert.name!r} lists no model ({answer.status_code}); name one by "
                     f"--expert {expert.name}=URL#MODEL"
                 ) from cause
             finally:
@@ -215,7 +219,7 @@ async def fetch_vectors(
         vectors = [np.asarray(each["embedding"], np.float64) for each in found]
         are_legal = all(each.ndim == 1 and (abs(each) <= np.finfo(np.float32).max).all() for each in vectors)
         if len(vectors) != len(texts) or not are_legal:
-            raise ValueError(f"{len(vectors)} answers to {len(texts)} texts, or what is no vector")
+            raise ValueError(f"{len(vectors)} answers for {len(texts)} texts, or an answer that is not a vector")
         return [each.astype(np.float32) for each in vectors]
     except (httpx.HTTPError, ValueError, LookupError, TypeError) as cause:
         raise Unavailable(f"{url}/embeddings gave no vectors of {model!r}: {cause!r}") from cause

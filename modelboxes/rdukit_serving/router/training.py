@@ -70,7 +70,9 @@ def read_examples(path: Path) -> list[LabelledPrompt]:
             )
         found.setdefault(" ".join(value["prompt"].split()), LabelledPrompt(value["prompt"], value["expert"]))
     if len({example.expert for example in found.values()}) < 2:
-        raise InvalidArgument(f"{path} has not two experts among its {len(found)} prompts; a router chooses among some")
+        raise InvalidArgument(
+            f"{path} has fewer than two experts in its {len(found)} prompts; a router needs two or more"
+        )
     return list(found.values())
 
 

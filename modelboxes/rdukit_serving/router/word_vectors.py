@@ -57,7 +57,7 @@ def routed_text(body: Mapping[str, Any]) -> str:
     if isinstance(prompt, str) and prompt:
         return prompt
     raise InvalidArgument(
-        "the request has no text of a user to choose an expert by; name one as its model", field="model"
+        "the request has no user text by which to choose an expert; name an expert as its model", field="model"
     )
 
 

@@ -65,7 +65,7 @@ def parse_infer(message: Any) -> tuple[InferRequest, bool]:
         for tensor, data in zip(inputs, raw, strict=True):
             if tensor.HasField("contents"):
                 raise InvalidArgument(
-                    f"input {tensor.name!r} has contents beside raw_input_contents; expected one of them"
+                    f"input {tensor.name!r} has both contents and raw_input_contents; expected one of them"
                 )
             given = tensor.parameters
             if given and "binary_data_size" in given and parameter_values(given)["binary_data_size"] != len(data):
@@ -191,7 +191,7 @@ def _typed(tensor: Any) -> bytes:
     field = _CONTENTS.get(tensor.datatype)
     if field is None:
         if tensor.datatype in DATATYPES:
-            raise InvalidArgument(f"input {tensor.name!r}: {tensor.datatype} has no typed contents; send it raw")
+            raise InvalidArgument(f"input {tensor.name!r}: {tensor.datatype} has no typed contents; send raw bytes")
         known = ", which is not served" if tensor.datatype in KNOWN else ""
         raise InvalidArgument(
             f"input {tensor.name!r}: datatype {tensor.datatype!r}{known}; expected {', '.join(DATATYPES)}"

@@ -1,8 +1,8 @@
 """The gRPC server of any set of services: limits, TLS, tokens, health and reflection.
 
-A service is registered through ``Guarded``, which stands for the server: every service but health asks for a token when
-there are any. An interceptor would do the same, but cost every call a third of an inference; here the token is checked
-where the call's method is looked up. Health is ``grpc.health.v1``.
+A service is registered through ``Guarded``, which represents the server: every service except health requires a token
+if tokens are configured. An interceptor would do the same, but cost every call a third of an inference; here the token
+is checked where the call's method is looked up. Health is ``grpc.health.v1``.
 
 gRPC's threads keep the operating system's usual scheduling policy. Under ``SCHED_BATCH`` its polling thread interrupts
 the event loop less: a tenth more requests on a quiet machine, 0.89 to 1.16 times as many next to other load (1 to 32
@@ -37,7 +37,7 @@ from rdukit_serving.access import Access
 #: Rows of 4096 requests of 784 floats fit.
 MAX_MESSAGE_BYTES: Final = 64 << 20
 MAX_METADATA_BYTES: Final = 32 << 10
-#: Calls at once of one connection, and connections.
+#: Concurrent calls per connection, and concurrent connections.
 MAX_STREAMS: Final = 512
 MAX_CONNECTIONS: Final = 1024
 
@@ -199,7 +199,7 @@ class Readiness(Protocol):
     """Readiness of the served models."""
 
     def takes_requests(self) -> bool:
-        """Return at once whether a request that comes now would be worked on."""
+        """Return at once whether a request that arrives now would be processed."""
         ...
 
     async def why_not_ready(self) -> str:

@@ -25,7 +25,7 @@ _FORMATS: Final = (
     (b"RIFF", {"WAV", "WAVEX"}), (b"fLaC", {"FLAC"}), (b"OggS", {"OGG"}), (b"ID3", {"MP3"}), (b"\xff", {"MP3"}),
 )  # fmt: skip
 LEGAL: Final = "WAV, FLAC, MP3 or Ogg"
-#: Of formats that are often sent and not read, how files of them go on after four bytes, or begin.
+#: Signatures of common but unsupported formats: the file's start, or its bytes after the first four.
 _OTHERS: Final = ((b"ftyp", 4, "MP4 or M4A"), (b"\x1aE\xdf\xa3", 0, "WebM"), (b"FORM", 0, "AIFF"))
 MAX_CHANNELS: Final = 8
 RATES: Final = (4_000, 384_000)
@@ -66,7 +66,7 @@ def read_samples(content: bytes, rate: int, most_s: float) -> NDArray[np.float32
     """Return the samples [L] of a file at ``rate`` a second, the mean of its channels.
 
     Raises:
-        BadAudio: it is no audio that is read, has a wrong rate or too many channels, or is empty or too long.
+        BadAudio: its format is not supported, it has a wrong rate or too many channels, or is empty or too long.
     """
     legal = next((names for begin, names in _FORMATS if content.startswith(begin)), None)
     if legal is None:
@@ -81,7 +81,8 @@ def read_samples(content: bytes, rate: int, most_s: float) -> NDArray[np.float32
             raise BadAudio(f"it is {file.format}; expected {LEGAL}")
         if not 1 <= file.channels <= MAX_CHANNELS or not RATES[0] <= file.samplerate <= RATES[1]:
             raise BadAudio(
-                f"it has {file.channels} channels of {file.samplerate} samples a second; expected 1 to {MAX_CHANNELS} "
+                f"it has {file.channels} channels with {file.samplerate} samples a second; expected 1 to "
+                f"{MAX_CHANNELS} "
                 f"channels of {RATES[0]} to {RATES[1]}"
             )
         return _decoded(file, rate, most_s)
@@ -104,7 +105,7 @@ def _decoded(file: soundfile.SoundFile, rate: int, most_s: float) -> NDArray[np.
             raise BadAudio(f"it is longer than {most_s:g} s (box.max_audio_s); cut it into parts")
         mono_L = block.mean(axis=1, dtype=np.float32)
         if not np.isfinite(mono_L).all():
-            raise BadAudio("a sample is infinite or no number; expected finite samples")
+            raise BadAudio("a sample is not finite; expected finite samples")
         is_last = len(block) < _BLOCK
         parts.append(mono_L if resampler is None else resampler.resample_chunk(mono_L, last=is_last))
         if is_last:

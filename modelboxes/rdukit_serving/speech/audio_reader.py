@@ -41,7 +41,7 @@ class HeardAudio:
 
 
 class AudioReader:
-    """Reader of uploads, a few at once."""
+    """Reader of a few concurrent uploads."""
 
     def __init__(self) -> None:
         self._free = asyncio.Semaphore(_AT_ONCE)
@@ -50,7 +50,7 @@ class AudioReader:
         """Return the spectrogram of a file.
 
         Raises:
-            InvalidArgument: it is no audio that is read, or too long. Unavailable: no process can be started.
+            InvalidArgument: its format is not supported, or it is too long. Unavailable: no process can be started.
         """
         most_s = resolve(MAX_AUDIO_S)
         async with self._free:
@@ -70,7 +70,7 @@ class AudioReader:
 
 
 async def _decode(content: bytes, form: AudioForm, most_s: float) -> tuple[dict[str, object] | None, bytes]:
-    """Return what the process of a file answers; None if it ended before."""
+    """Return the answer of a file's process; None if it ended before."""
     sizes = most_s * form.rate * (1 + form.mels / form.hop * 2) * 4
     asked = {
         "form": asdict(form), "seconds": most_s, "memory": _MEMORY_BYTES + 2 * len(content) + int(_COPIES * sizes)

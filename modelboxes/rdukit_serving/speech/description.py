@@ -1,4 +1,4 @@
-"""Facts of a speech model beside its checkpoint: how audio becomes spectrograms, and what its tokens mean. Pure."""
+"""Facts of a speech model next to its checkpoint: audio to spectrograms, and the meaning of tokens. Pure."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ VERSION: Final = 1
 @dataclass(frozen=True, slots=True)
 class AudioForm:
     """Form of a model's spectrograms: samples a second, samples of a Fourier transform and from one frame to the next,
-    bands of a frame, and frames of a window, which is what the model hears at once.
+    bands of a frame, and frames of a window, the model's input.
     """
 
     rate: int = 16_000
@@ -89,15 +89,15 @@ class SpeechDescription:
         """
         for name, has in (("mels", self.audio.mels), ("frames", self.audio.frames)):
             if sizes.get(name) != has:
-                raise PefMismatch(f"{where}: {name} is {has}, and the PEF was compiled for {sizes.get(name)}")
+                raise PefMismatch(f"{where}: {name} is {has}, but the PEF was compiled for {sizes.get(name)}")
         known = [*self.tokens.languages.values(), *self.tokens.suppressed, *self.tokens.suppressed_first]
         known += [token for token in asdict(self.tokens).values() if isinstance(token, int)]
         if max(known) >= sizes["vocabulary"]:
-            raise PefMismatch(f"{where}: there is a token {max(known)}; expected tokens below {sizes['vocabulary']}")
+            raise PefMismatch(f"{where}: it has token {max(known)}; expected tokens below {sizes['vocabulary']}")
 
 
 def read_description(checkpoint: Path) -> SpeechDescription:
-    """Read the file beside a checkpoint.
+    """Read the file next to a checkpoint.
 
     Raises:
         InvalidArgument: it is missing or damaged, or of another version.
@@ -109,6 +109,6 @@ def read_description(checkpoint: Path) -> SpeechDescription:
             raise InvalidArgument(f"{path} has version {value['version']!r}; expected {VERSION}: prepare it again")
         return SpeechDescription(AudioForm(**value["audio"]), SpeechTokens(**value["tokens"]))
     except OSError as cause:
-        raise InvalidArgument(f"{path} is not there: a speech model needs it beside its parameters") from cause
+        raise InvalidArgument(f"{path} is missing; a speech model needs it next to its parameters") from cause
     except (ValueError, KeyError, TypeError, AttributeError) as cause:
         raise InvalidArgument(f"{path} is damaged: {cause!r}") from cause

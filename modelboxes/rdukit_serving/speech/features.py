@@ -26,7 +26,7 @@ _BLOCK: Final = 1024
 
 
 def log_mel(samples_L: NDArray[np.float32], form: AudioForm) -> NDArray[np.float32]:
-    """Return the spectrogram [M, N] of audio, with N = L // hop; what is shorter than a window is padded with silence.
+    """Return the spectrogram [M, N] of audio, with N = L // hop; audio shorter than a window is padded with silence.
 
     The last samples before the start and behind the end are mirrored, so that frames are centred.
     """

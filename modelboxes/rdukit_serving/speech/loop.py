@@ -32,7 +32,7 @@ def serve_speech(
     """Answer ``generate`` until the box stops, with memory for the audio of each text.
 
     Raises:
-        InvalidArgument: there is no description beside the checkpoint, or it is damaged. PefMismatch: it is of another
+        InvalidArgument: the description next to the checkpoint is missing or damaged. PefMismatch: it is of another
             model.
     """
     description = read_description(checkpoint)
@@ -58,8 +58,8 @@ class _Stage(Enum):
 class SpeechGeneration(Generation):
     """Transcript of a window of audio that is made in a row of the caches.
 
-    The prompt ends with the token that begins transcripts. Its language is heard first, unless the request states it:
-    what follows that token alone says it. Then the prompt is read, and goes on with the language and the task.
+    The prompt ends with the token that begins transcripts. The loop detects the language first, unless the request
+    states it: the logits after the start token give it. Then it reads the prompt, followed by language and task.
     """
 
     def __init__(
@@ -129,7 +129,9 @@ class SpeechLoop(TextLoop):
         sizes = self._program.sizes
         text = SpeechGeneration(prompt, message, self._vocabulary(message), sizes, self._tell, self._known)
         if text.prompt[-1] != self._known.start or len(text.prompt) + 4 > sizes.context:
-            raise InvalidArgument(f"prompt: expected at most {sizes.context - 4} tokens, and the start as the last")
+            raise InvalidArgument(
+                f"prompt: expected at most {sizes.context - 4} tokens, of which the last is the start token"
+            )
         return text
 
     def _read(self, text: Generation, part: Sequence[int]) -> NDArray[np.float32]:

@@ -26,7 +26,7 @@ from rdukit_serving.text.openai_values import refused_body
 from rdukit_serving.text.request_fields import ServedFields
 
 FORM: Final = "multipart/form-data"
-#: Fields of a form at most, and bytes of one that is no file.
+#: Fields of a form at most, and bytes of one that is not a file.
 _MAX_FIELDS: Final = 32
 _MAX_FIELD_BYTES: Final = 64 << 10
 #: Fields whose values are lists; official clients write brackets behind their names.
@@ -55,7 +55,7 @@ class TranslationBody(ServedFields):
     @classmethod
     def _is_file(cls, value: object) -> object:
         if not isinstance(value, UploadFile):
-            raise ValueError("expected a file with a name, as multipart/form-data has it")  # noqa: TRY004 pydantic's
+            raise ValueError("expected a file with a name, sent as multipart/form-data")  # noqa: TRY004 pydantic's
         return value
 
 
@@ -72,7 +72,7 @@ class TranscriptionBody(TranslationBody):
     @classmethod
     def _has_no_words(cls, value: list[str]) -> list[str]:
         if "word" in value:
-            raise ValueError("words have no times here; expected segment")
+            raise ValueError("times of words are not supported; expected segment")
         return value
 
 
@@ -87,12 +87,13 @@ class SpeechAnswers:
         body = await read_form(TranscriptionBody, request)
         if body.response_format != "verbose_json" and "timestamp_granularities" in body.model_fields_set:
             raise InvalidArgument(
-                "timestamp_granularities: it is of response_format verbose_json; leave it out",
+                "timestamp_granularities: only response_format verbose_json supports it; leave it out",
                 field="timestamp_granularities",
             )
         if body.stream and body.response_format not in {"json", "text"}:
             raise InvalidArgument(
-                f"stream: {body.response_format} is not streamed; expected response_format json or text", field="stream"
+                f"stream: {body.response_format} cannot be streamed; expected response_format json or text",
+                field="stream",
             )
         language = body.language.strip().lower() or None if body.language else None
         return await self._answer(request, body, "transcribe", language, is_stream=body.stream)
@@ -106,7 +107,7 @@ class SpeechAnswers:
     ) -> Response:
         version = await self._find(body.model)
         if version.text is None or not version.text.get("frames"):
-            raise NotFound(f"model {body.model!r} hears no audio; expected a folder of Whisper", field="model")
+            raise NotFound(f"model {body.model!r} does not transcribe audio; expected a Whisper folder", field="model")
         assert version.files.checkpoint is not None
         description = read_description(version.files.checkpoint)
         has_times = body.response_format not in {"json", "text"}
@@ -179,7 +180,7 @@ async def read_form(kind: type[Any], request: Request) -> Any:
     """Read the form of a request.
 
     Raises:
-        MalformedRequest: it is no form. InvalidArgument: a field is wrong, unknown or there twice.
+        MalformedRequest: it is not a form. InvalidArgument: a field is wrong, unknown or there twice.
     """
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != FORM:
@@ -203,7 +204,7 @@ def _values(form: FormData) -> dict[str, object]:
             assert isinstance(known, list)
             known += values
         elif name in found or len(values) > 1 or name != key:
-            raise InvalidArgument(f"{key}: expected one value, of a field {name}", field=name)
+            raise InvalidArgument(f"{key}: expected one value for field {name}", field=name)
         else:
             found[name] = values[0]
     return found

@@ -75,7 +75,7 @@ def as_vtt(segments: Sequence[tuple[float, float, str]]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a text without what a cue may not have: an arrow and empty lines."""
+    """Return a text without an arrow and empty lines, which a cue may not contain."""
     return " ".join(text.replace("-->", "->").split())
 
 

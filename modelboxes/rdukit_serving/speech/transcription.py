@@ -62,7 +62,7 @@ class Wanted:
 
 
 def check_wanted(wanted: Wanted, description: SpeechDescription, name: str) -> None:
-    """Refuse what a model cannot do, before its audio is decoded.
+    """Refuse unsupported options before the audio is decoded.
 
     Raises:
         InvalidArgument: it lacks the language, timestamps, a token for prompts, or translations.
@@ -72,12 +72,12 @@ def check_wanted(wanted: Wanted, description: SpeechDescription, name: str) -> N
         raise InvalidArgument(f"model: {name} does not translate; expected /v1/audio/transcriptions", field="model")
     if wanted.language is not None and wanted.language not in (known.languages or {"en": 0}):
         raise InvalidArgument(
-            f"language: {wanted.language!r} is no language of {name}; expected one of "
-            f"{', '.join(sorted(known.languages)) or 'en'}, or none, to have it heard",
+            f"language: {name} does not support {wanted.language!r}; expected one of "
+            f"{', '.join(sorted(known.languages)) or 'en'}, or none to detect it",
             field="language",
         )
     if wanted.prompt.strip() and known.previous is None:
-        raise InvalidArgument(f"prompt: {name} has no token that prompts stand behind; leave it out", field="prompt")
+        raise InvalidArgument(f"prompt: {name} has no token that introduces prompts; leave it out", field="prompt")
     if wanted.has_times and known.no_timestamps is None:
         raise InvalidArgument(
             f"response_format: {name} has no timestamps; expected json or text", field="response_format"
@@ -140,7 +140,7 @@ async def transcribe(
 
 
 async def _finish(version: ModelVersion, request: GenerationRequest) -> tuple[Done, Any]:
-    """Return the end of a window's text, and what it says of the transcript."""
+    """Return the end of a window's text, and its consequence for the transcript."""
     async with contextlib.aclosing(version.texts.generate(request)) as events:
         async for event in events:
             if isinstance(event, Done) and event.speech is not None:

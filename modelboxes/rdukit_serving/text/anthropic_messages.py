@@ -247,7 +247,7 @@ class _Told(ServedFields, SamplingFields):
             messages += message.for_chat()
         if not messages:
             raise InvalidArgument(
-                "messages: an assistant's message alone has nothing to answer; put a message of the user before it",
+                "messages: the assistant's message answers no user; put a user message before it",
                 field="messages",
             )
         values = dict(self.chat_template_kwargs or {})
@@ -270,10 +270,12 @@ class _Told(ServedFields, SamplingFields):
         if choice is None:
             return None, None
         if (choice.type == "tool") != (choice.name is not None):
-            raise InvalidArgument("tool_choice: name is legal, and needed, with type tool only", field="tool_choice")
+            raise InvalidArgument(
+                "tool_choice: name is required with type tool, and not valid otherwise", field="tool_choice"
+            )
         if choice.type in {"any", "tool"} and self.messages[-1].role == "assistant":
             raise InvalidArgument(
-                "tool_choice: a call cannot go on from an assistant's text; leave that message out", field="tool_choice"
+                "tool_choice: a call cannot continue an assistant's text; leave out that message", field="tool_choice"
             )
         kinds: dict[str, Any] = {"auto": "auto", "any": "required", "none": "none"}
         return kinds.get(choice.type) or choose_tool(choice.name or ""), not choice.disable_parallel_tool_use

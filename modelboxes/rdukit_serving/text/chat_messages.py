@@ -32,7 +32,7 @@ class TextOnly(RequestPart):
     def _refuse_media(cls, value: Any) -> Any:
         kind = value.get("type") if isinstance(value, dict) else None
         if isinstance(kind, str) and _MEDIA.fullmatch(kind):
-            raise ValueError(f"a part of the type {kind} is not served: the model reads text only")
+            raise ValueError(f"parts of type {kind} are not supported, because the model reads only text")
         return value
 
 
@@ -167,5 +167,5 @@ def check_template_values(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     own = sorted(OWN_VARIABLES & values.keys())
     if own:
-        raise ValueError(f"{own[0]} is the chat's own; leave it out")
+        raise ValueError(f"{own[0]} is reserved for the chat; leave it out")
     return values

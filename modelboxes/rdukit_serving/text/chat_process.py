@@ -89,7 +89,7 @@ def _render(environment: Any, template: str, values: dict[str, Any]) -> str:
     for part in _compiled(environment, template).generate(**values):
         length += len(part)
         if length > MAX_PROMPT:
-            raise ValueError(f"it makes more than {MAX_PROMPT} characters")
+            raise ValueError(f"it writes more than {MAX_PROMPT} characters")
         parts.append(part)
     return "".join(parts)
 

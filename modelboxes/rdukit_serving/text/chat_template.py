@@ -154,7 +154,7 @@ class ChatRenderer:
                 raise _refused(f"it takes longer than {seconds:g} s (box.template_s)") from cause
             except (OSError, ValueError) as cause:
                 await self._end()
-                raise _refused("its process ended; it may need too much memory or time") from cause
+                raise _refused("its process ended, perhaps for lack of memory or time") from cause
             except BaseException:  # the caller has gone: the answer would be taken for that of the next
                 await self._end()
                 raise
@@ -233,4 +233,4 @@ def check_draft_tokens(checkpoint: Path, draft: Path) -> None:
     except Exception as cause:  # what the library raises has no other class
         raise InvalidArgument(f"{file} or {other} is damaged: {cause}") from cause
     if not is_alike:
-        raise InvalidArgument("the draft's tokenizer.json has other tokens than the model's; expected the same ones")
+        raise InvalidArgument("the draft's tokenizer.json differs from the model's; expected equal tokens")

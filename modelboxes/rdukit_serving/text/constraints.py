@@ -99,7 +99,7 @@ class Constraint:
         count = min(self._tokens, len(logits_V))
         legal = np.flatnonzero(np.unpackbits(bits, count=count, bitorder="little"))
         if not len(legal) or logits_V[legal].max() == -np.inf:
-            raise RuntimeFault("the model has no token with which the text could go on in its form")
+            raise RuntimeFault("the model has no token with which the text could continue in its form")
         return legal
 
     def take(self, token: int) -> None:
@@ -151,7 +151,7 @@ class Constraints:
             from llguidance import LLMatcher, LLParserLimits
         except ImportError as cause:
             raise InvalidArgument(
-                f"{form.field} is not served here: the package llguidance is missing; install rdukit[grammars]",
+                f"{form.field} needs the package llguidance, which is missing; install rdukit[grammars]",
                 field=form.field,
             ) from cause
         try:
@@ -167,9 +167,9 @@ class Constraints:
             matcher = LLMatcher(self._lookup(names_special(form, self._special)), grammar, log_level=0, limits=limits)
             reason = matcher.get_error()
         except ValueError as cause:
-            reason = str(cause) or "it is no JSON object"
+            reason = str(cause) or "it is not a JSON object"
         if reason:
-            words = f"{form.field}: no text can be made in this form: {shorten_reason(reason)}"
+            words = f"{form.field}: no text can have this form: {shorten_reason(reason)}"
             raise InvalidArgument(words, field=form.field)
         return matcher
 

@@ -52,7 +52,7 @@ class DraftModel:
         so the others wait for one part only.
 
         Raises:
-            RuntimeFault: the draft's logits are no numbers.
+            RuntimeFault: the draft's logits are not finite.
         """
         asked = [(text, text.row.number, text.tokens, count) for text, count in texts if text.row is not None]
         ready, has_read = [], False
@@ -72,10 +72,10 @@ class DraftModel:
             text.propose(guess)
 
     def follow(self, row: int, tokens: Sequence[int]) -> bool:
-        """Read a part of a row's text if much of it is new; return whether a guess can follow at once.
+        """Read a part of a row's text if much of it is new; return whether the row can be drafted next.
 
         Raises:
-            RuntimeFault: the draft's logits are no numbers.
+            RuntimeFault: the draft's logits are not finite.
         """
         held = self._held[row]
         behind = self._behind(row, tokens)
@@ -95,7 +95,7 @@ class DraftModel:
         """Return the tokens after each text. A text is a row read by ``follow``, its tokens, and the number of tokens
         to propose.
 
-        All are guessed at once, a token a run.
+        Tokens for all rows are drafted together, one per run.
         """
         if not texts:
             return []
@@ -129,6 +129,6 @@ def load_draft(loaded: ExitStack, pef: Path, checkpoint: Path, sizes: TextSizes,
     program = loaded.enter_context(TextProgram(pef, checkpoint, name=f"{name}-draft"))
     sizes.check_draft(program.sizes)
     if not program.generates:
-        raise InvalidArgument(f"{pef} generates no text: it is no draft; expected a language model")
+        raise InvalidArgument(f"{pef} generates no text and cannot be a draft; expected a language model")
     program.warm_up()
     return DraftModel(program, checkpoint)

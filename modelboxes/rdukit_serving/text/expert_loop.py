@@ -161,7 +161,7 @@ class ExpertLoop(TextLoop):
 
     def _embed(self, number: int, prompt: Prompt, message: Mapping[str, Any]) -> None:
         if message["adapter"]:
-            raise InvalidArgument(f"an adapter gives no vectors; expected those of its expert, {message['expert']}")
+            raise InvalidArgument(f"an adapter computes no vectors; use its expert, {message['expert']}")
         self._use(self._expert(message).name, number)
         super()._embed(number, prompt, message)
 

@@ -33,33 +33,33 @@ def _generating(name: str, meaning: str) -> FieldRow:
 
 
 _OBEYED: Final = (
-    FieldRow("model, or router, that answers", "model", "model", "model", "model", "select_expert"),
+    FieldRow("model or router that answers", "model", "model", "model", "model", "select_expert"),
     FieldRow("prompt", "prompt", "messages", "input", "messages"),
     FieldRow("instructions before the chat", "", "", "instructions", "system"),
     FieldRow("most tokens", "max_tokens", "max_completion_tokens", "max_output_tokens", "max_tokens",
              "max_tokens_to_generate"),
-    FieldRow("older name of it", "", "max_tokens"),
-    _in_all("min_tokens", "least tokens before one that ends the text"),
+    FieldRow("older name of max_completion_tokens", "", "max_tokens"),
+    _in_all("min_tokens", "smallest number of tokens before the end"),
     _in_all("temperature", "0 is greedy; up to 2"),
-    _in_all("top_p", "fewest tokens of so much probability"),
-    _in_all("top_k", "so many of the likeliest tokens; 0 or -1: all"),
-    _in_all("min_p", "tokens of at least this share of the likeliest one's probability"),
-    _in_all("repetition_penalty", "divides logits of tokens that were there"),
-    _in_all("seed", "of the random numbers; choices count up from it"),
+    _in_all("top_p", "smallest set of tokens with this total probability"),
+    _in_all("top_k", "number of likeliest tokens; 0 or -1: all"),
+    _in_all("min_p", "tokens with at least this share of the likeliest one's probability"),
+    _in_all("repetition_penalty", "divisor for logits of tokens that occurred before"),
+    _in_all("seed", "seed of random numbers; each choice adds one"),
     _in_all("do_sample", "false is greedy"),
-    _in_all("ignore_eos", "goes on behind a token that ends a text"),
+    _in_all("ignore_eos", "continue after a token that ends the text"),
     _in_all("stop_token_ids", "more tokens that end a text"),
-    _in_all("skip_special_tokens", "false leaves special tokens in the text"),
-    FieldRow("texts that end a text and are not shown", "stop", "stop", "", "stop_sequences", "stop_sequences"),
+    _in_all("skip_special_tokens", "false keeps special tokens in the text"),
+    FieldRow("texts that end the output and are omitted from it", "stop", "stop", "", "stop_sequences", "stop_sequences"),
     _generating("n", "choices of each prompt"),
     FieldRow("must be `n`: choices are not ranked", "best_of"),
-    _generating("frequency_penalty", "taken off a token's logit for each time that it was chosen"),
+    _generating("frequency_penalty", "subtracted from a token's logit for each earlier choice of it"),
     _generating("presence_penalty", "taken off once"),
     _generating("logit_bias", "added to logits of tokens"),
     FieldRow("probabilities of tokens", "logprobs", "logprobs", "include"),
-    FieldRow("likeliest tokens that are shown with each", "", "top_logprobs", "top_logprobs"),
+    FieldRow("number of likeliest tokens shown with each token", "", "top_logprobs", "top_logprobs"),
     FieldRow("the prompt comes first", "echo"),
-    FieldRow("events in place of one answer", "stream", "stream", "stream", "stream"),
+    FieldRow("send events instead of one answer", "stream", "stream", "stream", "stream"),
     FieldRow("`include_usage` ends a stream with counts", "stream_options", "stream_options", "stream_options"),
     FieldRow("form of the text", "response_format", "response_format", "text.format", "output_config.format"),
     _generating("structured_outputs", "vLLM's forms: `json`, `regex`, `choice`, `grammar`"),
@@ -68,8 +68,8 @@ _OBEYED: Final = (
     _generating("guided_choice", "as `structured_outputs.choice`"),
     _generating("guided_grammar", "as `structured_outputs.grammar`"),
     FieldRow("tools that the model may call", "", "tools", "tools", "tools"),
-    FieldRow("whether and which one it must call", "", "tool_choice", "tool_choice", "tool_choice"),
-    FieldRow("false: one call at most", "", "parallel_tool_calls", "parallel_tool_calls",
+    FieldRow("whether the model must call a tool, and which", "", "tool_choice", "tool_choice", "tool_choice"),
+    FieldRow("false: at most one call", "", "parallel_tool_calls", "parallel_tool_calls",
              "tool_choice.disable_parallel_tool_use"),
     FieldRow("variable of the chat template", "", "reasoning_effort", "reasoning.effort", "output_config.effort"),
     FieldRow("whether the model thinks: `enable_thinking` of the chat template", "", "", "", "thinking"),
@@ -83,25 +83,25 @@ _IGNORED: Final = (
     FieldRow("who asks", "user", "user", "user"),
     FieldRow("who asks", "safety_identifier", "safety_identifier", "safety_identifier"),
     FieldRow("priority of a hosted service", "service_tier", "service_tier", "service_tier", "service_tier"),
-    FieldRow("prefixes are found without it", "prompt_cache_key", "prompt_cache_key", "prompt_cache_key",
+    FieldRow("unused: prefixes are found without it", "prompt_cache_key", "prompt_cache_key", "prompt_cache_key",
              "cache_control"),
     FieldRow("the same", "prompt_cache_retention", "prompt_cache_retention", "prompt_cache_retention"),
-    FieldRow("nothing is kept; of a response it may be false only", "store", "store", "store"),
-    FieldRow("may be false only", "", "", "background"),
-    FieldRow("may be `disabled` only", "", "", "truncation"),
-    FieldRow("length of an answer; models here have no such switch", "", "verbosity", "text.verbosity"),
-    FieldRow("what the text will be like, for speed", "", "prediction"),
-    _generating("guided_decoding_backend", "forms are kept by llguidance"),
-    _generating("priority", "texts are made in order"),
+    FieldRow("nothing is stored; must be false for responses", "store", "store", "store"),
+    FieldRow("must be false", "", "", "background"),
+    FieldRow("must be `disabled`", "", "", "truncation"),
+    FieldRow("length of an answer; models here do not support it", "", "verbosity", "text.verbosity"),
+    FieldRow("predicted text, for speed", "", "prediction"),
+    _generating("guided_decoding_backend", "llguidance enforces forms"),
+    _generating("priority", "unused: texts are generated in order"),
     _generating("request_id", "an answer has an id of its own"),
 )  # fmt: skip
 
 _INTRODUCTION: Final = """Fields of requests for texts, by API ([text models](text-models.md) describes what they do).
-An empty cell is a field that the API does not have here: it is refused with status 400 and the name of the nearest
-field. Fields of the vendor and of vLLM are taken by all APIs; with OpenAI's and Anthropic's clients they go into
+An empty cell is a field that the API lacks here: it is refused with status 400 and the name of the nearest
+field. All APIs accept fields of the vendor and of vLLM; OpenAI's and Anthropic's clients send them in
 `extra_body`.
 """
-_UNUSED: Final = """Clients of vLLM may send these with the value that means that they are not used: {unused}.
+_UNUSED: Final = """vLLM clients may send these with the value that means unused: {unused}.
 So may those of OpenAI with `suffix`, `functions`, `function_call`, `modalities`, `audio`, `web_search_options`,
 `previous_response_id`, `conversation`, `prompt`, `max_tool_calls` and `context_management`, and those of Anthropic with
 `container`, `mcp_servers`, `context_management` and `inference_geo`. Any other value is a 400.

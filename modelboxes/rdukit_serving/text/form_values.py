@@ -63,7 +63,7 @@ class StructuredOutputs(RequestPart):
     @model_validator(mode="after")
     def _check_one(self) -> Self:
         if len(self.model_fields_set) != 1 or None in (getattr(self, name) for name in self.model_fields_set):
-            raise ValueError("exactly one of json, regex, choice, grammar is legal")
+            raise ValueError("expected exactly one of json, regex, choice, grammar")
         return self
 
 
@@ -94,7 +94,7 @@ def form_of(
             given = json.loads(value) if kind == "json" and isinstance(value, str) else value
             outputs = StructuredOutputs.model_validate({kind: given})
         except (ValueError, RecursionError) as cause:
-            raise InvalidArgument(f"{field}: it is no form of the kind {kind}", field=field) from cause
+            raise InvalidArgument(f"{field}: it is not a form of kind {kind}", field=field) from cause
     if outputs is None:
         return None
     if outputs.json_ is not None:

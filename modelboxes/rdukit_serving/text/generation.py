@@ -80,7 +80,7 @@ class Generation:
                 f"prompt: it has {len(self.source)} tokens; expected 1 to {sizes.most_prompt}", field="prompt"
             )
         if sizes.source and message["echo"]:
-            raise InvalidArgument("echo: an encoder reads the prompt, which is no part of the text", field="echo")
+            raise InvalidArgument("echo: an encoder reads the prompt, which is not part of the text", field="echo")
         room = sizes.context - len(self.prompt)
         form = message["form"]
         constraint = None if form is None else vocabulary.constraints.find(TextForm(*form))

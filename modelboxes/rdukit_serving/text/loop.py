@@ -49,8 +49,8 @@ def tokenizer_file(checkpoint: Path) -> Path:
     file = companion(checkpoint, TOKENIZER_FILE)
     if not file.is_file():
         raise NotFound(
-            f"{file} is not there: a text model needs its tokenizer beside its parameters; train keeps the data set's "
-            "there, and for a safetensors file put it into the same folder"
+            f"{file} is missing; a text model needs its tokenizer next to its parameters. train copies the data "
+            f"set's; for a safetensors file, put it into the same folder"
         )
     check_tokenizer(checkpoint, file)
     return file
@@ -161,7 +161,7 @@ class TextLoop:
         elif not self._program.generates:
             raise InvalidArgument("this model generates no text; expected /v1/embeddings")
         elif not self._rows.has_free:
-            raise Overloaded(f"{self._program.sizes.texts} texts are made; no more are legal at once")
+            raise Overloaded(f"{self._program.sizes.texts} texts are being generated, which is the limit")
         else:
             self._begin(prompt, message)
 
@@ -225,7 +225,7 @@ class TextLoop:
             try:
                 draft.propose([(text, count) for text, count, _ in drafted])
             except RuntimeFault as error:
-                logger.warning("texts go on without their draft: %s", error)
+                logger.warning("texts continue without their draft: %s", error)
                 self._draft = None
         return counts
 

@@ -59,7 +59,7 @@ class _Choice:
 
 
 class Completion:
-    """Response, whole or streamed; its choices are made at once.
+    """Response, complete or streamed; its choices are generated concurrently.
 
     ``choices``: of each prompt. ``new_reader`` creates a reader of thoughts and calls for each text; None: there are
     neither.

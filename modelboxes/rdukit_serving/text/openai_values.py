@@ -209,14 +209,15 @@ class CompletionBody(_Generation):
         """
         if self.best_of not in (None, self.choices):
             raise InvalidArgument(
-                f"best_of: {self.best_of} is not valid; expected {self.choices}, as n; choices are not ranked here",
+                f"best_of: {self.best_of} is not valid; expected {self.choices}, the value of n, because choices are "
+                f"not ranked here",
                 field="best_of",
             )
         if self.max_tokens == 0 and not self.echo:
             raise InvalidArgument("max_tokens: 0 is valid only with echo: true", field="max_tokens")
         texts = len(self.prompts()) * self.choices
         if texts > MAX_TEXTS:
-            raise InvalidArgument(f"prompt: {texts} texts are asked for; expected at most {MAX_TEXTS}", field="prompt")
+            raise InvalidArgument(f"prompt: {texts} texts are requested; expected at most {MAX_TEXTS}", field="prompt")
         most = 16 if self.max_tokens is None else self.max_tokens
         self.check_least(most)
         form = self.form()
@@ -270,7 +271,7 @@ class ChatBody(_Generation):
         tools = self.named_tools()
         found = [tool for tool in tools if wanted in (None, tool[0])]
         if not found:
-            names = ", ".join(name for name, _ in tools) or "none, as there are no tools"
+            names = ", ".join(name for name, _ in tools) or "none, because there are no tools"
             raise InvalidArgument(
                 f"tool_choice: {wanted or choice} is not valid; expected {names}", field="tool_choice"
             )
@@ -379,7 +380,7 @@ def refused_body(kind: type[BaseModel], cause: ValidationError) -> InvalidArgume
     place = ".".join(str(part) for part in first["loc"] if not _TAG.fullmatch(str(part)))
     words = str(first["msg"]).removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
-        words = "it is no field of this request; leave it out"
+        words = "it is not a field of this request; leave it out"
         nearest = find_nearest(place, kind.model_fields)
         words += f", or write {nearest}" if nearest else ""
     if not place and LEAVE_OUT in words:

@@ -1,4 +1,4 @@
-"""The device process of a text model: it loads the model and runs the loop of its texts, or of what it hears."""
+"""The device process of a text model: it loads the model and runs the loop of its texts or transcripts."""
 
 import contextlib
 import socket
@@ -22,7 +22,7 @@ def serve_text(
     """
     if checkpoint is None:
         raise NotFound(
-            "a text model needs a checkpoint: the folder that train made, or a file with a tokenizer beside it"
+            "a text model needs a checkpoint: a folder that train wrote, or a file with a tokenizer next to it"
         )
     file = tokenizer_file(checkpoint)
     with contextlib.ExitStack() as loaded:

@@ -56,11 +56,10 @@ class TextProgram:
             shape = shape_of(self._application.pef, str(pef))
             if shape.text is None or shape.purpose != SERVE:
                 raise PefMismatch(
-                    f"{pef} is of purpose={shape.purpose}, task {shape.task}; compile a model of texts with "
-                    "purpose=serve"
+                    f"{pef} has purpose={shape.purpose}, task {shape.task}; compile a text model with purpose=serve"
                 )
             if "decode" in self._application.pef.graphs:
-                raise PefMismatch(f"{pef} was compiled by an earlier version to make one text; compile it again")
+                raise PefMismatch(f"{pef} was compiled by an earlier version for a single text; compile it again")
             self.sizes: TextSizes = shape.text
             #: Number of training steps of the parameters.
             self.checkpoint_step = 0
@@ -132,7 +131,7 @@ class TextProgram:
         ``adapter``: number of the text's adapter; None: no adapter.
 
         Raises:
-            RuntimeFault: the logits are not numbers.
+            RuntimeFault: the logits are not finite.
         """
         count = len(tokens)
         size = next(length for length in self.sizes.prompt_lengths if length >= count)
@@ -295,7 +294,7 @@ def generate_all(
     The program's maximum of texts runs at once; the next one begins when one ends.
 
     Raises:
-        InvalidArgument: as ``TextProgram.start``. RuntimeFault: the logits are no numbers.
+        InvalidArgument: as ``TextProgram.start``. RuntimeFault: the logits are not finite.
     """
     waiting = enumerate(prompts)
     free = list(range(program.sizes.texts))

@@ -26,7 +26,7 @@ class GenerationRequest:
     ``top_logprobs``: number of likeliest tokens that are reported with each; None: no probabilities. ``echo``: the
     prompt comes first, as if it had been made. ``is_rendered``: the prompt has its special tokens already.
     ``form``: the form of the text; None: any. ``keeps_special``: the text keeps special tokens.
-    ``audio``: the spectrogram that a model hears, as bytes of float32; ``speech``: what it is asked of it.
+    ``audio``: the spectrogram that a model hears, as bytes of float32; ``speech``: options of a transcription.
     """
 
     prompt: str | Sequence[int]
@@ -90,7 +90,7 @@ class Done:
     accepted_tokens: int = 0
     switch_bytes: int = 0
     switch_s: float = 0.0
-    #: Transcript of a window of audio, as ``SpeechGeneration`` tells it.
+    #: Transcript of a window of audio, from ``SpeechGeneration``.
     speech: Mapping[str, Any] | None = None
 
 
@@ -278,7 +278,7 @@ class TextQueue:
         if waiting >= self.max_queue:
             self.statistics.count_failed(1)
             raise Overloaded(
-                f"{waiting} texts wait; expected {self.max_queue} (serving.max_queue); try later",
+                f"{waiting} texts wait, which is the limit {self.max_queue} (serving.max_queue); try later",
                 retry_after_s=self._free_in_s(),
             )
         self._waiting += 1

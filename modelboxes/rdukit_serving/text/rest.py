@@ -99,8 +99,8 @@ def make_text_router(models: ServedModels, access: Access) -> APIRouter:
     routes.add("/v1/messages/count_tokens", "POST", CountBody, "Count tokens.", routes.count_tokens, MESSAGES)
     speech = SpeechAnswers(partial(_find, models))
     for path, kind, words, respond in (
-        ("transcriptions", TranscriptionBody, "Write what is spoken.", speech.transcribe),
-        ("translations", TranslationBody, "Write in English what is spoken.", speech.translate),
+        ("transcriptions", TranscriptionBody, "Transcribe speech.", speech.transcribe),
+        ("translations", TranslationBody, "Translate speech into English text.", speech.translate),
     ):
         routes.add(f"/v1/audio/{path}", "POST", kind, words, respond, media=FORM)
     for version, body in (("/v2", ItemsBody), ("", InstancesBody)):
@@ -320,8 +320,8 @@ def _chat_template(version: ModelVersion, has_tools: bool) -> ChatTemplate:
     template = find_chat_template(version.files.checkpoint, has_tools)
     if template.is_ours and version.text is not None and version.text.get("source"):
         raise InvalidArgument(
-            f"messages: {version.files.name} has an encoder and no chat template, so it knows no chats; send the text "
-            "that it reads as prompt to /v1/completions",
+            f"messages: {version.files.name} has an encoder and no chat template, so it supports no chats; send the "
+            f"text as prompt to /v1/completions",
             field="messages",
         )
     return template
@@ -349,9 +349,9 @@ async def _find(models: ServedModels, name: str) -> ModelVersion:
 async def _text_model(models: ServedModels, name: str) -> ModelVersion:
     version = await _find(models, name)
     if version.text is None:
-        raise NotFound(f"model {name!r} makes no text: use /v2/models/{version.files.name}/infer", field="model")
+        raise NotFound(f"model {name!r} generates no text; use /v2/models/{version.files.name}/infer", field="model")
     if version.text.get("frames"):
-        raise InvalidArgument(f"model {name!r} writes what is spoken: use /v1/audio/transcriptions", field="model")
+        raise InvalidArgument(f"model {name!r} transcribes speech; use /v1/audio/transcriptions", field="model")
     return version
 
 

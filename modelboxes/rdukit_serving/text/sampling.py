@@ -106,7 +106,7 @@ class Sampler:
         return self._constraint is not None and self._constraint.is_over
 
     def choose(self, logits_V: NDArray[np.float32], forced: int | None = None) -> int:
-        """Choose the next token; a ``forced`` one is taken regardless of the logits, and is no part of the form."""
+        """Choose the next token; a ``forced`` one is taken regardless of the logits, and is not a part of the form."""
         if self._options.bias or self._chosen or self._seen or self._order:
             logits_V = self._adjusted(logits_V)
         if forced is not None:
@@ -235,6 +235,6 @@ def check_numbers(graph: str, values: NDArray[np.float32]) -> None:
     is_wrong = not np.isfinite(values.max()) or (graph == "embed" and not np.isfinite(values.min()))
     if is_wrong:
         raise RuntimeFault(
-            f"graph {graph!r} gave NaN or infinite values: no text follows from them; look at the loss of the "
-            "checkpoint's training, and load one from before it diverged"
+            f"graph {graph!r} computed NaN or infinite values, so no text was generated; check the training loss of "
+            f"the checkpoint, and load one from before it diverged"
         )

@@ -61,7 +61,7 @@ def _untyped(value: Any) -> Any:
         try:
             return ast.literal_eval(text)
         except (ValueError, SyntaxError, MemoryError, RecursionError) as cause:
-            raise ValueError("the value of a parameter of the type list is no list") from cause
+            raise ValueError("the value of a parameter of type list is not a list") from cause
     return text
 
 
@@ -87,7 +87,7 @@ class ItemsBody(RequestPart):
         """
         found = [(str(at) if item.id is None else item.id, item.value) for at, item in enumerate(self.items)]
         if len({name for name, _ in found}) != len(found):
-            raise InvalidArgument("items: each needs an id of its own", field="items")
+            raise InvalidArgument("items: each needs a unique id", field="items")
         return found
 
 
@@ -101,7 +101,7 @@ class InstancesBody(RequestPart):
     @model_validator(mode="after")
     def _check_one(self) -> Self:
         if (self.instances is None) == (self.instance is None):
-            raise ValueError("exactly one of instances and instance is legal")
+            raise ValueError("expected exactly one of instances and instance")
         return self
 
     @property
@@ -130,7 +130,7 @@ def read_chat(model: str, prompt: str, params: GenericParams) -> ChatBody:
     """Read a prompt that is to be processed: a chat as JSON text, otherwise a user's message.
 
     Raises:
-        InvalidArgument: an object that is no chat.
+        InvalidArgument: an object that is not a chat.
     """
     messages = [ChatMessage(role="user", content=prompt)]
     if prompt.lstrip().startswith("{"):
@@ -140,7 +140,7 @@ def read_chat(model: str, prompt: str, params: GenericParams) -> ChatBody:
             first = cause.errors()[0]
             place = ".".join(str(part) for part in first["loc"])
             raise InvalidArgument(
-                f"items: the value is no chat: {place}: {first['msg']}; legal with process_prompt: "
+                f"items: the value is not a chat: {place}: {first['msg']}; with process_prompt expected "
                 '{"messages": [{"message_id", "role", "content"}]}, or a text', field="items",
             ) from cause  # fmt: skip
         messages = [ChatMessage(role=each.role, content=each.content) for each in chat.messages]

@@ -123,7 +123,7 @@ class CallReader:
         return said, self._read_calls()
 
     def finish(self) -> str:
-        """Return the remaining text: everything held back that was no call."""
+        """Return the remaining text: everything held back that was not a call."""
         left, self._held = self._held, ""
         return "" if self.calls else left
 
@@ -163,7 +163,7 @@ class CallReader:
         return found
 
     def _call_in(self, value: Any, before: str, text: str) -> ToolCall | None:
-        """Return the call of an object, which is the call or its arguments; None: it is no call."""
+        """Return the call of an object, which is the call or its arguments; None: it is not a call."""
         new_id = f"call_{secrets.token_hex(12)}"
         if value.get("name") in self._names:
             arguments = value.get("arguments", value.get("parameters", {}))

@@ -48,7 +48,7 @@ def list_(
     request: Request,
     caller: ArtifactsReader,
     kind: Annotated[str | None, Query(description="Only artifacts of this kind, such as pef.")] = None,
-    job: Annotated[str | None, Query(description="Only what this job made.")] = None,
+    job: Annotated[str | None, Query(description="Only artifacts of this job.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> ArtifactPage:
@@ -105,7 +105,7 @@ def use(request: Request, caller: ArtifactsReader) -> ArtifactUseView:
 def collect_garbage(
     request: Request,
     caller: Admin,
-    dry_run: Annotated[bool, Query(description="Only say what would be removed.")] = False,
+    dry_run: Annotated[bool, Query(description="Only list content that would be removed.")] = False,
 ) -> Collected:
     """Remove content that no tenant's artifact refers to and that is older than ``artifacts.grace_s``."""
     platform = platform_of(request)
@@ -167,7 +167,7 @@ def read(
     caller: ArtifactsReader,
     path: Annotated[str | None, Query(description="Which file of a folder.")] = None,
     wanted: Annotated[str | None, Header(alias="range", description="Such as `bytes=1000-`.")] = None,
-    if_match: Annotated[str | None, Header(description="The digest that the content must have, in quotes.")] = None,
+    if_match: Annotated[str | None, Header(description="Expected digest of the content, in quotes.")] = None,
 ) -> StreamingResponse:
     """Return the bytes of a file, or of one file of a folder; a range of them continues a broken transfer."""
     platform = platform_of(request)
@@ -230,7 +230,9 @@ def read_range(text: str | None, size: int) -> tuple[int, int] | None:
     else:
         start, end = int(found[1]), min(int(found[2]), size - 1) if found[2] else size - 1
     if start >= size:
-        raise RangeNotSatisfiable(f"the range {text!r} is behind the end of the content; expected within {size} bytes")
+        raise RangeNotSatisfiable(
+            f"the range {text!r} is beyond the end of the content; expected a range within {size} bytes"
+        )
     return (start, end - start + 1) if end >= start else None
 
 
@@ -242,7 +244,7 @@ def check_match(text: str | None, digest: str) -> None:
     """
     known = {each.strip().strip('"') for each in (text or "*").split(",")}
     if not known & {"*", digest}:
-        raise PreconditionFailed(f"the content is {digest}, not {text}; fetch it from its beginning")
+        raise PreconditionFailed(f"the content has digest {digest}, not {text}; fetch it from the beginning")
 
 
 def show_artifact(row: ArtifactRow, manifest: FolderManifest | None = None) -> Artifact:

@@ -99,9 +99,9 @@ def list_(
     request: Request,
     caller: Reader,
     action: Annotated[str | None, Query(description="Only this action, such as token.create.")] = None,
-    outcome: Annotated[str | None, Query(description=f"Only acts that were {' or '.join(AuditOutcome)}.")] = None,
+    outcome: Annotated[str | None, Query(description=f"Only entries with outcome {' or '.join(AuditOutcome)}.")] = None,
     about: Annotated[
-        str | None, Query(max_length=160, description="Beginning of the target, or the actor: a token's id, nobody, …")
+        str | None, Query(max_length=160, description="Beginning of the target or actor: a token's id, nobody, …")
     ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,

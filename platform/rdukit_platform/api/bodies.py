@@ -84,7 +84,7 @@ class Bodies:
                 self._admit(owner)
             if not isinstance(cause, TimeoutError):
                 raise
-            said = f"other requests of yours have bodies under way; this one waited {WAIT_S:g} s for its own"
+            said = f"your other requests are still sending bodies; this one waited {WAIT_S:g} s"
             raise Overloaded(f"{said}; send fewer at once", retry_after_s=1) from cause
 
     def release(self, owner: str, size: int) -> None:

@@ -74,7 +74,7 @@ class InstalledPage(BaseModel):
 
 
 class Uninstalled(BaseModel):
-    """The uninstalled versions, as jobs named them."""
+    """Uninstalled versions, in the form in which jobs name them."""
 
     boxes: list[str]
 
@@ -126,7 +126,11 @@ def install(
     ] = None,
     image: Annotated[
         str | None,
-        Form(min_length=1, max_length=512, description="Instead: an image that the engine of jobs' boxes has."),
+        Form(
+            min_length=1,
+            max_length=512,
+            description="Alternative to files: an image of the engine that runs job boxes.",
+        ),
     ] = None,
 ) -> InstalledBox:
     """Install a box (form): 201 with a new version, or 200 with the newest if it has this content already."""

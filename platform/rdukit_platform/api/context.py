@@ -55,9 +55,7 @@ class Followers:
     def check(self, tenant_id: str) -> None:
         """Raise ``Overloaded`` if the tenant may not follow one more."""
         if self._streams.get(tenant_id, 0) >= (most := resolve(MAX_STREAMS)):
-            raise Overloaded(
-                f"{most} streams are followed already (gateway.max_streams); close some, or ask for events now and then"
-            )
+            raise Overloaded(f"{most} streams are already open (gateway.max_streams); close some, or poll for events")
 
     def pause_s(self, tenant_id: str, looks: int) -> float:
         """Return the seconds until a stream of the tenant polls again, after ``looks`` polls since the last change."""

@@ -30,18 +30,22 @@ KEY_HEADERS: Final = ("x-api-key", "key")
 ENDPOINTS: Final = "/v1/endpoints/"
 #: For lists; the reading code checks the values.
 Limit = Annotated[int, Query(description="Rows of a page, 1 to 200.")]
-Cursor = Annotated[str | None, Query(description="next_cursor of the page before.")]
+Cursor = Annotated[str | None, Query(description="next_cursor of the previous page.")]
 OtherTenant = Annotated[
-    str | None, Query(description="Name or id of another tenant, for those who may manage it; by default one's own.")
+    str | None, Query(description="Name or id of another tenant, for callers who may manage it; default: your own.")
 ]
 ViewedTenant = Annotated[
-    str | None, Query(description="Name or id of another tenant, for administrators: it is looked at, and recorded.")
+    str | None, Query(description="Name or id of another tenant, for administrators; the access is recorded.")
 ]
 IdempotencyKey = Annotated[
     str | None,
-    Header(min_length=1, max_length=128, description="The same key, here or in the body, gives the same answer."),
+    Header(
+        min_length=1,
+        max_length=128,
+        description="Idempotency key: the same key, here or in the body, gives the same answer.",
+    ),
 ]
-_bearer = HTTPBearer(auto_error=False, description="API token, or a token of the issuer's")
+_bearer = HTTPBearer(auto_error=False, description="API token, or a token of the issuer")
 
 
 def platform_of(request: Request) -> Platform:

@@ -275,7 +275,7 @@ class EndpointCalls:
             async with connection.expecting():
                 first = await anext(stream, b"")
             if is_gone(answer.status_code, answer.headers, first):
-                raise Unavailable(f"the replica is not there any more: {read_words(first)}")
+                raise Unavailable(f"the replica no longer exists: {read_words(first)}")
         except (httpx.ReadTimeout, httpx.WriteTimeout) as cause:
             await self._done(target, replica, answer, forwarded, "timeout")
             self._count(request, target, replica.revision, Use(1, 1))
@@ -284,7 +284,7 @@ class EndpointCalls:
             ) from cause
         except TimeoutError as cause:
             await self._done(target, replica, answer, forwarded, "hang")
-            words = f"the replica has ended, or hangs: it has answered no look for up to {HANG_S:g} s"
+            words = f"the replica has ended, or hangs: it has answered no health check for up to {HANG_S:g} s"
             raise Unavailable(words, is_up=True, is_silent=True) from cause
         except httpx.HTTPError as cause:
             await self._done(target, replica, answer, forwarded, type(cause).__name__)
@@ -426,7 +426,7 @@ class EndpointCalls:
                 if busy:
                     await to_thread.run_sync(self._keep_busy, busy)
             except SQLAlchemyError as error:
-                logger.warning("replicas not looked at error=%s", error)
+                logger.warning("replicas not checked error=%s", error)
                 continue
             for replica_id, connection in list(self._connections.items()):
                 if states.get(replica_id, ReplicaState.ENDED) != ReplicaState.ENDED:
@@ -459,8 +459,8 @@ def _none_ready(name: str, target: Target) -> Unavailable:
             f"endpoint {name!r} has no replicas; start some with: rdukit endpoint update {name} --replicas 1"
         )
     return Unavailable(
-        f"no replica of endpoint {name!r} became ready in {resolve(ENDPOINT_WAIT_S):g} s ({ENDPOINT_WAIT_S.name}); see "
-        f"why with: rdukit endpoint show {name}"
+        f"no replica of endpoint {name!r} became ready in {resolve(ENDPOINT_WAIT_S):g} s ({ENDPOINT_WAIT_S.name}); "
+        f"see the reason with: rdukit endpoint show {name}"
     )
 
 

@@ -20,7 +20,7 @@ router = APIRouter(prefix="/v1/entries", tags=["catalog"])
 MAX_WORDS = 200
 MAX_VALUES = 20
 
-Values = Annotated[list[str] | None, Query(max_length=MAX_VALUES, description="One of these; repeat.")]
+Values = Annotated[list[str] | None, Query(max_length=MAX_VALUES, description="Any of these values; repeat for more.")]
 
 
 class EntryPage(BaseModel):
@@ -47,16 +47,18 @@ class EntryComparison(BaseModel):
 def list_(
     request: Request,
     caller: BoxesReader,
-    search: Annotated[str, Query(max_length=MAX_WORDS, description="Words, each of which an entry has.")] = "",
-    kind: Annotated[list[EntryKind] | None, Query(max_length=MAX_VALUES, description="One of these; repeat.")] = None,
+    search: Annotated[str, Query(max_length=MAX_WORDS, description="Words that each have to occur in an entry.")] = "",
+    kind: Annotated[
+        list[EntryKind] | None, Query(max_length=MAX_VALUES, description="Any of these values; repeat for more.")
+    ] = None,
     task: Values = None,
     family: Values = None,
     modality: Values = None,
     licence: Values = None,
-    deprecated: Annotated[bool, Query(description="Those that are deprecated too.")] = False,
+    deprecated: Annotated[bool, Query(description="Include deprecated ones.")] = False,
     sort: Annotated[EntrySort, Query(description="What comes first.")] = EntrySort.BEST,
-    metric: Annotated[str, Query(max_length=64, description="What sort=metric sorts by; the best first.")] = "",
-    reverse: Annotated[bool, Query(description="The other way round.")] = False,
+    metric: Annotated[str, Query(max_length=64, description="Metric for sort=metric; the best first.")] = "",
+    reverse: Annotated[bool, Query(description="Reverse the order.")] = False,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> EntryPage:

@@ -37,7 +37,7 @@ class PromoteRequest(RequestBody):
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
     description: Annotated[str, Field(max_length=4000)] = ""
     licence: Annotated[str, Field(max_length=MAX_LICENCE)] | None = Field(
-        default=None, description="By default that of the box."
+        default=None, description="Default: that of the box."
     )
 
 
@@ -90,8 +90,8 @@ def list_(
     request: Request,
     caller: BoxesReader,
     search: Annotated[str, Query(max_length=200, description="Words of names, descriptions and boxes.")] = "",
-    box: Annotated[str | None, Query(max_length=128, description="NAME, or NAME:VERSION of one's own.")] = None,
-    deprecated: Annotated[bool, Query(description="Those that are deprecated too.")] = False,
+    box: Annotated[str | None, Query(max_length=128, description="NAME, or NAME:VERSION for your own box.")] = None,
+    deprecated: Annotated[bool, Query(description="Include deprecated ones.")] = False,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> ExpertPage:

@@ -49,10 +49,10 @@ from rdukit_platform.tenants.service import Caller, is_token_valid
 router = APIRouter(prefix="/v1", tags=["jobs"], route_class=StrictJsonRoute)
 
 _TEXT: Final = {"schema": {"type": "string"}}
-Follow = Annotated[bool, Query(description="Go on with lines as they come, until the job ends.")]
+Follow = Annotated[bool, Query(description="Follow new lines until the job ends.")]
 SEARCH: Final = (
-    "Words that each have to be in a job's name, box, verb, reason, labels or submitter, or begin its id. "
-    "A page may have few jobs or none and a next_cursor: it goes on where this one stopped looking."
+    "Words that each have to occur in a job's name, box, verb, reason, labels or submitter, or begin its id. A page "
+    "may have few or no jobs and still a next_cursor, which continues the search."
 )
 #: Largest sequence number that databases can hold.
 LAST = (1 << 63) - 1
@@ -86,7 +86,8 @@ def list_(
     limit: Limit = 50,
     cursor: Cursor = None,
     label: Annotated[
-        list[str], Query(max_length=MAX_LABELS, description="KEY=VALUE; repeat: jobs that have all of them.")
+        list[str],
+        Query(max_length=MAX_LABELS, description="KEY=VALUE; repeat for more: jobs with all of these labels."),
     ] = [],  # noqa: B006
     q: Annotated[str, Query(max_length=MAX_SEARCH, description=SEARCH)] = "",
 ) -> JobPage:
@@ -106,11 +107,11 @@ def events(
     request: Request,
     job_id: str,
     caller: JobsReader,
-    after: Annotated[int, Query(ge=0, le=LAST, description="Only events of a later sequence.")] = 0,
+    after: Annotated[int, Query(ge=0, le=LAST, description="Only events with a higher sequence number.")] = 0,
     limit: Annotated[int, Query(ge=1, le=1000, description="Events of a page.")] = 1000,
-    accept: Annotated[str, Header(description=f"{EVENT_STREAM}: as server-sent events, until it ends.")] = "*/*",
+    accept: Annotated[str, Header(description=f"{EVENT_STREAM}: server-sent events until the job ends.")] = "*/*",
     last_event_id: Annotated[
-        str | None, Header(description="As after, as clients send it that attach to a stream again.")
+        str | None, Header(description="Same as after, sent by clients that reconnect to a stream.")
     ] = None,
 ) -> Response | EventPage:
     """List what happened to a job: JSON, or server-sent events until it ends (``Accept: text/event-stream``)."""

@@ -162,8 +162,8 @@ def add_member(request: Request, caller: Caller, body: InviteRequest) -> MemberV
     if not is_configured():
         command = f"rdukit tenant token {body.tenant}" if body.tenant else "rdukit token create"
         raise Conflict(
-            f"{body.email.strip()} could not log in: users log in by an issuer, and oidc.issuer is not set; for access "
-            f"without a login: {command} --role {body.role}"
+            f"{body.email.strip()} could not log in, because oidc.issuer, by which users log in, is not set; for "
+            f"access without a login: {command} --role {body.role}"
         )
     domains = read_allowed_domains()
     if domains and not is_of_domain(body.email.strip(), domains):
@@ -230,7 +230,7 @@ def change_user(request: Request, user: str, caller: Admin, body: UserChange) ->
     platform = platform_of(request)
     now = platform.clock.now()
     if body.disabled is None and body.admin is None:
-        raise InvalidArgument(f"nothing is to be changed; expected {', '.join(UserChange.model_fields)}")
+        raise InvalidArgument(f"no change was given; expected {', '.join(UserChange.model_fields)}")
     with platform.database.write() as session:
         row = users.get_user(session, user)
         changes = []
@@ -296,7 +296,7 @@ def remove_admin(request: Request, organisation: str, user: str, caller: Admin) 
     with platform.database.write() as session:
         row = orgs.get_organisation(session, organisation)
         gone = orgs.remove_admin(session, row, user, platform.clock.now())
-        detail = f"{row.name}: {gone.email} administers it no more"
+        detail = f"{row.name}: {gone.email} is no longer its administrator"
         record(session, entry_of(request, caller, Act.CHANGE_ORGANISATION, row.id, None, detail))
         return _show(orgs.read_organisation(session, row))
 

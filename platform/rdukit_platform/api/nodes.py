@@ -103,7 +103,7 @@ def change_allocation(
     with platform.database.read() as session:
         if session.scalars(select(NodeRow.name).limit(1)).first() is None:
             if node not in {ONLY, home.node_name()}:
-                raise NotFound(f"there is no node {node!r}; there is: {home.node_name()}")
+                raise NotFound(f"there is no node {node!r}; expected {home.node_name()}")
             return home.node_name(), change_node(home.snd_socket, operation, by, arguments)
         row = find_node(session, node)
     if row.home_id == _own_id(home):

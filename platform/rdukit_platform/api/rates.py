@@ -83,8 +83,8 @@ class Rates:
         for setting, kind, rate in self._limits:
             if 0 < rate < jobs:
                 raise InvalidArgument(
-                    f"the {what} has {jobs} {parts}, and a {kind} may send {rate} jobs within a minute ({setting}); "
-                    f"expected at most {rate} in one {what}, the others a minute later"
+                    f"the {what} has {jobs} {parts}, but a {kind} may send {rate} jobs per minute ({setting}); send "
+                    f"at most {rate} in one {what}, and the others a minute later"
                 )
         if jobs > 1:
             self._count(self._limits, _names_of(caller), jobs - 1, f"the {jobs} {parts} of the {what}")
@@ -127,7 +127,7 @@ class Rates:
                 said = f"this {kind} sent {rate} requests within a minute ({setting}); send the next one in {seconds} s"
                 if what:
                     said = (
-                        f"this {kind} may send {rate} requests within a minute ({setting}); {what} are too many now; "
+                        f"this {kind} may send {rate} requests per minute ({setting}), and {what} exceed that now; "
                         f"send it again in {seconds} s"
                     )
                 raise Overloaded(said, **{RETRY_AFTER: seconds})

@@ -24,7 +24,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictJsonRoute
 def compare(
     request: Request,
     caller: JobsReader,
-    ids: Annotated[list[str], Query(max_length=64, description="Ids of jobs, with commas or repeated.")],
+    ids: Annotated[list[str], Query(max_length=64, description="Ids of jobs, comma-separated or repeated.")],
 ) -> Comparison:
     """Put jobs side by side: parameters, metrics, results, artifacts and times."""
     platform = platform_of(request)
@@ -38,7 +38,7 @@ def metrics(
     request: Request,
     job_id: str,
     caller: JobsReader,
-    after: Annotated[int, Query(ge=0, le=LAST, description="Only points of a later sequence.")] = 0,
+    after: Annotated[int, Query(ge=0, le=LAST, description="Only points with a higher sequence number.")] = 0,
     limit: Annotated[int, Query(ge=1, le=5000, description="Points of a page.")] = 1000,
 ) -> MetricPage:
     """List the figures of a job's progress events, oldest first."""

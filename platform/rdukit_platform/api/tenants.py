@@ -118,7 +118,7 @@ class TenantLimits(RequestBody):
         default=None, description="Quota: tiles guaranteed to the tenant; further tiles are borrowed."
     )
     max_tiles: Count | None = Field(default=None, description="Limit of tiles for its jobs and endpoints.")
-    max_jobs: Count | None = Field(default=None, description="Limit of active jobs; by default scheduler.tenant_jobs.")
+    max_jobs: Count | None = Field(default=None, description="Limit of active jobs; default: scheduler.tenant_jobs.")
 
 
 class TenantRequest(TenantLimits):
@@ -307,7 +307,7 @@ def change(request: Request, tenant_id: str, caller: Admin, body: TenantChange) 
             setattr(row, name, value)
         _check_limits(row)
         if not body.model_fields_set:
-            raise InvalidArgument(f"nothing is to be changed; expected {', '.join(TenantChange.model_fields)}")
+            raise InvalidArgument(f"no change was given; expected {', '.join(TenantChange.model_fields)}")
         if changes:
             record(session, entry_of(request, caller, Act.CHANGE_TENANT, row.id, row.id, ", ".join(changes)))
         return show_tenant(row)
@@ -400,7 +400,7 @@ def replace_token(request: Request, caller: Caller, token_id: str, grace_s: floa
     grace_s = resolve(TOKEN_GRACE_S) if grace_s is None else grace_s
     with platform.database.write() as session:
         old, new, text = rotate_token(session, caller, token_id, platform.clock.now(), grace_s)
-        detail = f"into {new.id}, {_describe(new)}; the old one ends after {grace_s:g} s at the latest"
+        detail = f"into {new.id}, {_describe(new)}; the old token ends within {grace_s:g} s"
         record(session, entry_of(request, caller, Act.ROTATE_TOKEN, old.id, old.tenant_id, detail))
     return _show_new(new, text)
 
@@ -429,7 +429,9 @@ def choose_tenant(session: Session, caller: Caller, asked: str | None) -> str:
     if asked in (caller.tenant_id, caller.tenant_name):
         return caller.tenant_id
     if ADMIN not in caller.scopes:
-        raise NotFound(f"there is no tenant {asked!r} that this token sees; it is of {caller.tenant_name!r}")
+        raise NotFound(
+            f"there is no tenant {asked!r} that this token may see; the token belongs to {caller.tenant_name!r}"
+        )
     raise NotFound(f"there is no tenant {asked!r}; list them with: rdukit tenant list")
 
 

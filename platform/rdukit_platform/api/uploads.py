@@ -39,7 +39,7 @@ class UploadFile(RequestBody):
     path: Annotated[str, Field(min_length=1, max_length=4096)]
     bytes: Annotated[int, Field(ge=0, lt=1 << 53)]
     digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256.")]
-    executable: Annotated[bool, Field(description="Of a folder's file: who may read it may run it.")] = False
+    executable: Annotated[bool, Field(description="For a folder's file: whether readers may execute it.")] = False
 
 
 class UploadRequest(RequestBody):
@@ -51,7 +51,7 @@ class UploadRequest(RequestBody):
     files: Annotated[list[UploadFile], Field(min_length=1, max_length=MAX_FILES)]
     empty_folders: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=4096)]],
-        Field(max_length=MAX_FILES, description="Folders in the folder that have nothing inside."),
+        Field(max_length=MAX_FILES, description="Empty folders in the folder."),
     ] = []
 
 
@@ -128,7 +128,7 @@ async def put(
     upload_id: str,
     number: int,
     caller: ArtifactsWriter,
-    offset: Annotated[int, Query(ge=0, description="Where in the file the body begins.")] = 0,
+    offset: Annotated[int, Query(ge=0, description="Offset in the file at which the body begins.")] = 0,
 ) -> Came:
     """Add the body to a file. Refused (409) unless it begins at the file's end; ``detail.offset`` is that end."""
     piece = await request.body()
@@ -145,7 +145,7 @@ async def put_files(
     request: Request,
     upload_id: str,
     caller: ArtifactsWriter,
-    first: Annotated[int, Query(ge=0, description="Number of the file with which the body begins.")] = 0,
+    first: Annotated[int, Query(ge=0, description="Number of the first file in the body.")] = 0,
 ) -> FilesCame:
     """Add several whole files, whose bytes follow each other in the body in the order of their numbers."""
     data = await request.body()

@@ -63,7 +63,7 @@ def read_manifest(data: bytes) -> FolderManifest:
     """Parse a manifest.
 
     Raises:
-        ContentDamaged: the data is no manifest.
+        ContentDamaged: the data is not a manifest.
         InvalidArgument: a path in it would leave the folder.
     """
     try:
@@ -91,7 +91,7 @@ def check_paths(files: Sequence[str], folders: Sequence[str] = ()) -> None:
         parent = path.rpartition("/")[0]
         while parent:
             if parent in known:
-                raise InvalidArgument(f"{parent!r} is {known[parent]} of the folder, and {path!r} would lie inside it")
+                raise InvalidArgument(f"{parent!r} is {known[parent]} of the folder, so {path!r} cannot be inside it")
             parent = parent.rpartition("/")[0]
 
 

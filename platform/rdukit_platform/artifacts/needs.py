@@ -91,7 +91,7 @@ def _all_needs(session: Session, tenant_id: str) -> Iterator[tuple[str, Need]]:
     yield from _needs_of_sweeps(session, tenant_id, boxes)
     yield from _needs_of_schedules(session, tenant_id)
     for expert in session.scalars(select(ExpertRow).where(ExpertRow.tenant_id == tenant_id)):
-        need = Need("expert", f"{expert.name}:{expert.version}", "experts keep what they are made of")
+        need = Need("expert", f"{expert.name}:{expert.version}", "experts keep their artifacts")
         box = boxes.get((expert.box, expert.box_version or 0))
         yield from ((one, need) for one in (expert.checkpoint_id, expert.pef_id, box) if one is not None)
     served = select(EndpointRow.name, EndpointRevisionRow).join(
@@ -103,7 +103,7 @@ def _all_needs(session: Session, tenant_id: str) -> Iterator[tuple[str, Need]]:
     )
     is_there = or_(EndpointRow.deleted_at.is_(None), has_replicas)
     for name, revision in session.execute(served.where(EndpointRow.tenant_id == tenant_id, is_there)):
-        way_out = f"endpoints keep what their revisions serve, until rdukit endpoint delete {name}"
+        way_out = f"endpoints keep the artifacts of their revisions until rdukit endpoint delete {name}"
         need = Need("endpoint", f"{name}, revision {revision.number}", way_out)
         box = boxes.get((revision.box, revision.box_version or 0))
         own = (revision.checkpoint_id, revision.pef_id, revision.bundle_id, box)

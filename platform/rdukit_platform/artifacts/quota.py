@@ -61,8 +61,8 @@ def check_quota(session: Session, tenant_id: str, more: int, *, is_kept: bool = 
     excess = use.bytes + more - use.limit_bytes
     advice = _propose(session, tenant_id, more, use.limit_bytes)
     raise QuotaExceeded(
-        f"tenant {row.name!r} may keep {format_bytes(use.limit_bytes)} of artifacts and has {format_bytes(use.bytes)}; "
-        f"{format_bytes(more)} more are {format_bytes(excess)} too many; {advice}",
+        f"tenant {row.name!r} may keep {format_bytes(use.limit_bytes)} of artifacts and has "
+        f"{format_bytes(use.bytes)}; {format_bytes(more)} more exceed that by {format_bytes(excess)}; {advice}",
         limit_bytes=use.limit_bytes, bytes=use.bytes, more_bytes=more, excess_bytes=excess,
     )  # fmt: skip
 
@@ -83,6 +83,6 @@ def _propose(session: Session, tenant_id: str, more: int, limit: int) -> str:
     if not free and more > limit:
         return "that alone exceeds its limit; ask an administrator for more"
     if not free:
-        return "nothing can be deleted now: all is pinned or needed; ask an administrator for more"
+        return "nothing can be deleted now, because every artifact is pinned or needed; ask an administrator for more"
     named = ", ".join(f"{row.id} ({row.kind}, {format_bytes(row.bytes)})" for row in free)
-    return f"delete what you do not need, such as {named}, with: rdukit artifact delete ID"
+    return f"delete artifacts that you do not need, such as {named}, with: rdukit artifact delete ID"

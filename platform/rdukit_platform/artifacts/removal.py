@@ -59,7 +59,7 @@ def delete_artifact(session: Session, tenant_id: str, artifact_id: str, now: flo
 
 
 def pin_artifact(session: Session, tenant_id: str, artifact_id: str, now: float) -> ArtifactRow:
-    """Pin an artifact so that it never expires; pinning twice is no error. Raises as ``get_artifact``."""
+    """Pin an artifact so that it never expires; pinning twice is not an error. Raises as ``get_artifact``."""
     row = get_artifact(session, tenant_id, artifact_id, is_locked=True)
     row.pinned_at = row.pinned_at if row.pinned_at is not None else now
     return row

@@ -69,7 +69,7 @@ def get_artifact(
         session.flush()
         session.refresh(row, with_for_update={"read": not is_locked})
     if row.deleted_at is not None:
-        raise NotFound(f"artifact {artifact_id!r} was deleted; list what there is with: rdukit artifact list")
+        raise NotFound(f"artifact {artifact_id!r} was deleted; list the existing ones with: rdukit artifact list")
     return row
 
 
@@ -102,7 +102,7 @@ def _check_kind(session: Session, tenant_id: str, kind: str) -> None:
     legal = list(dict.fromkeys([*KINDS, *session.scalars(own.distinct().order_by(ArtifactRow.kind).limit(MAX_KINDS))]))
     if kind not in legal:
         raise InvalidArgument(
-            f"no artifact is of the kind {kind[:64]!r}; expected {', '.join(legal)}.{suggest(kind[:64], legal)}",
+            f"unknown artifact kind {kind[:64]!r}; expected {', '.join(legal)}.{suggest(kind[:64], legal)}",
             legal=legal,
         )
 
@@ -122,13 +122,13 @@ def find_file(store: BlobStore, row: ArtifactRow, path: str | None) -> FolderEnt
     """
     if not row.is_folder:
         if path is not None:
-            raise InvalidArgument(f"artifact {row.id} is a file, it has no path {path!r} inside")
+            raise InvalidArgument(f"artifact {row.id} is a file and has no path {path!r} inside")
         return FolderEntry(row.name, row.digest, row.bytes)
     entries = store.entries(row.digest)
     names = [entry.path for entry in entries]
     if path is None:
         raise InvalidArgument(
-            f"artifact {row.id} is a folder; say which file with ?path=, expected {', '.join(names[:20])}"
+            f"artifact {row.id} is a folder; choose a file with ?path=, one of {', '.join(names[:20])}"
         )
     for entry in entries:
         if entry.path == path:
@@ -254,7 +254,7 @@ class Deleted(BaseModel):
 
 
 class Collected(BaseModel):
-    """Result of a collection: what it removed, or would remove (``dry_run``); ``young``: blobs that rows may still
+    """Result of a collection: removed content, or content to remove (``dry_run``); ``young``: blobs that rows may still
     refer to later.
     """
 

@@ -40,7 +40,7 @@ class ContentDiffers(Conflict):
     """Content arrived with another digest than announced. Send it again."""
 
     def __init__(self, found: str, wanted: str) -> None:
-        super().__init__(f"what came has the SHA-256 {found}, not {wanted}; send it again")
+        super().__init__(f"the received content has the SHA-256 {found}, not {wanted}; send it again")
         self.found = found
 
 
@@ -135,7 +135,7 @@ class PendingContent(ABC):
         try:
             mode = path.lstat().st_mode
         except FileNotFoundError as cause:
-            raise NotFound(f"there is nothing at {path}") from cause
+            raise NotFound(f"{path} does not exist") from cause
         check_kind(path, mode)
         if stat.S_ISREG(mode):
             with _open_regular(path) as stream:
@@ -378,7 +378,7 @@ class BlobStore(ABC):
 
 def damaged(digest: str, found: str) -> ContentDamaged:
     """Return the error of changed content; it does not reveal the place of storage."""
-    return ContentDamaged(f"content {digest} was changed in the store; it is {found} now; add it again")
+    return ContentDamaged(f"content {digest} was changed in the store and now has the digest {found}; add it again")
 
 
 def check_digest(digest: str) -> str:

@@ -125,7 +125,8 @@ def mark(store: BlobStore, files: set[str], folders: dict[str, str]) -> set[str]
             marked.update(entry.digest for entry in store.entries(digest))
         except (NotFound, ContentDamaged) as cause:
             raise ContentDamaged(
-                f"nothing is collected: the list of files of {id} cannot be read ({cause}); add its content again "
+                f"nothing was collected, because the list of files of {id} cannot be read ({cause}); add its content "
+                f"again "
                 f"with rdukit artifact add, or delete it: rdukit artifact delete {id}"
             ) from cause
     return marked

@@ -109,7 +109,9 @@ class Uploads:
 
         def check(size: int) -> None:
             if offset != size:
-                raise Conflict(f"file {number} of {upload.id} has {size} bytes; send what follows them", offset=size)
+                raise Conflict(
+                    f"file {number} of {upload.id} already has {size} bytes; send the bytes after them", offset=size
+                )
             if size + len(piece) > most:
                 raise InvalidArgument(f"file {number} of {upload.id} was announced with {most} bytes; more were sent")
 

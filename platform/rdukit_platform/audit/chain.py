@@ -129,20 +129,20 @@ def verify_entries(ends: Mapping[str, ChainEnds], entries: Iterable[Mapping[str,
         if chain not in ends or entry["number"] is None:
             return Verdict(len(ends), count, "an entry belongs to no chain", name)
         if entry["chain"] != chain_of(entry["tenant_id"], entry["outcome"]):
-            return Verdict(len(ends), count, f"an entry is in the chain of others, {chain}", name)
+            return Verdict(len(ends), count, f"an entry belongs to another chain, {chain}", name)
         number, digest = last[chain]
         if entry["number"] != number + 1:
-            what = f"entry {number + 1} of {chain} is missing: the next one has the number {entry['number']}"
+            what = f"entry {number + 1} of {chain} is missing; the next one has number {entry['number']}"
             return Verdict(len(ends), count, what, name)
         if entry["number"] > ends[chain].number:
             return Verdict(len(ends), count, f"an entry comes after the end of {chain}", name)
         if entry["digest"] != digest_entry(digest, entry):
-            return Verdict(len(ends), count, f"entry {entry['number']} of {chain} is not as it was written", name)
+            return Verdict(len(ends), count, f"entry {entry['number']} of {chain} was changed", name)
         last[chain] = entry["number"], entry["digest"]
         count += 1
     for chain, (number, digest) in sorted(last.items()):
         if (number, digest) != (ends[chain].number, ends[chain].digest):
-            what = f"{chain} ends with entry {number}, not {ends[chain].number}: some are missing"
+            what = f"{chain} ends with entry {number} instead of {ends[chain].number}; entries are missing"
             return Verdict(len(ends), count, what)
     return Verdict(len(ends), count)
 
@@ -187,7 +187,7 @@ def verify_export(lines: Iterable[bytes]) -> Verdict:
                 else:
                     ends[read["chain"]] = ChainEnds(**read)
             except (ValueError, KeyError, TypeError, AttributeError) as cause:
-                raise InvalidArgument(f"line {number} is none of an export of the audit log") from cause
+                raise InvalidArgument(f"line {number} is not from an export of the audit log") from cause
 
     read = iter(entries())
     first = next(read, None)  # chains precede entries

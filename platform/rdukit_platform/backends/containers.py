@@ -125,13 +125,13 @@ class ContainerBox:
             yield rest.decode(errors="replace")
 
     def stats(self) -> BoxStats:
-        """Return what the container uses; memory without the file cache.
+        """Return the container's resource use; memory excludes the file cache.
 
         Raises:
             Unavailable: the box has ended.
         """
         if not self.is_alive():
-            raise Unavailable(f"container {self.id[:12]} has ended; it uses nothing")
+            raise Unavailable(f"container {self.id[:12]} has ended and uses no resources")
         with _answering():
             value = self._container.stats(stream=False)
         memory = value.get("memory_stats") or {}
@@ -342,7 +342,8 @@ class EngineBackend:
                 ) from cause
             if BOX_LABEL not in (found.labels or {}):
                 raise InvalidArgument(
-                    f"image {image!r} is no ModelBox, it has no label {BOX_LABEL}; make one with: rdukit box build"
+                    f"image {image!r} is not a ModelBox, because it has no label {BOX_LABEL}; build one with: rdukit "
+                    f"box build"
                 )
             container = self._client.containers.create(str(found.id), command=["none"], network_disabled=True)
             try:
@@ -396,7 +397,7 @@ def remove(container: Any) -> None:
 
 
 @contextlib.contextmanager
-def _answering(what: str = "nothing is known of the box") -> Iterator[None]:
+def _answering(what: str = "the box is unknown") -> Iterator[None]:
     """Convert an engine's errors to rdukit's.
 
     Raises:

@@ -263,7 +263,7 @@ class BoxBackend(Protocol):
 
         Raises:
             NotFound: the backend has no such image.
-            InvalidArgument: it is no ModelBox, or the backend starts no images.
+            InvalidArgument: it is not a ModelBox, or the backend starts no images.
             BackendUnavailable: the backend does not answer.
         """
         ...

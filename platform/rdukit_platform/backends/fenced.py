@@ -68,7 +68,7 @@ def prepare_fence(spec: BoxSpec, fence: BoxFence, program: Sequence[str], argume
         InvalidArgument: it has no sockets; ports in a fence are unreachable.
     """
     if not spec.has_sockets:
-        raise InvalidArgument(f"box {spec.box} is fenced and has no sockets: nobody could call it")
+        raise InvalidArgument(f"box {spec.box} is fenced and has no sockets, so it cannot be called")
     spec.state.chmod(0o700)
     for folder in (own_folder(spec), fence.home, *spec.outputs):
         give_folder(folder, fence.uid)
@@ -121,12 +121,12 @@ def fenced_limits(spec: BoxSpec, fence: BoxFence) -> dict[str, str]:
         outcomes["cores"] = f"applied: affinity to {', '.join(map(str, spec.limits.cores))}"
     if limits.memory_bytes is not None:
         outcomes["memory"] = (
-            f"applied: {limits.memory_bytes} bytes of all processes, looked at every second or so, and of each"
+            f"applied: {limits.memory_bytes} bytes in total, checked about every second, and for each process"
         )
     if limits.processes is not None:
         outcomes["pids"] = f"applied: {limits.processes} processes and threads of its user (RLIMIT_NPROC)"
     if limits.disk_bytes is not None:
-        outcomes["disk"] = f"applied: {limits.disk_bytes} bytes in its folders, looked at every second or so"
+        outcomes["disk"] = f"applied: {limits.disk_bytes} bytes in its folders, checked about every second"
     return outcomes
 
 
@@ -134,21 +134,17 @@ class FencedWires(Closable):
     """The sockets of a box for this process: those that existed when it became ready."""
 
     def __init__(self, folder: Path, uid: int | None) -> None:
-        """Open the sockets. Raises: Unavailable: the REST socket's path is no socket of the box."""
+        """Open the sockets. Raises: Unavailable: the REST socket's path is not a socket of the box."""
         path = folder / REST_SOCKET
         self._descriptor = -1
         try:
             self._descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
             found = os.fstat(self._descriptor)
         except OSError as cause:
-            raise Unavailable(
-                f"a box says that it is ready, and there is no socket {path}", end=str(BoxEnd.EXITED)
-            ) from cause
+            raise Unavailable(f"a box reports ready, but there is no socket {path}", end=str(BoxEnd.EXITED)) from cause
         if not stat.S_ISSOCK(found.st_mode) or found.st_uid != (os.getuid() if uid is None else uid):
             self.close()
-            raise Unavailable(
-                f"a box says that it is ready, and {path} is no socket of its own", end=str(BoxEnd.EXITED)
-            )
+            raise Unavailable(f"a box reports ready, but {path} is not its own socket", end=str(BoxEnd.EXITED))
         #: For clients in this process.
         self.addresses = {
             "rest": rest_address(Path(f"/proc/self/fd/{self._descriptor}")),

@@ -156,7 +156,9 @@ def open_backend(home: Home, *, is_worker: bool = False) -> tuple[BoxBackend, Bo
     make = BACKENDS[name]
     if name in PROCESSES:
         if image:
-            raise InvalidArgument(f"{BOX_IMAGE.name} is {image!r}, but boxes are processes; set {BOX_BACKEND.name} too")
+            raise InvalidArgument(
+                f"{BOX_IMAGE.name} is {image!r}, but boxes are processes; also set {BOX_BACKEND.name}"
+            )
         rules = replace(rules, has_sockets=True)
         if name == SLURM:
             return open_slurm(box_command(), resolve(SLURM_WAIT_S)), rules
@@ -169,7 +171,7 @@ def open_backend(home: Home, *, is_worker: bool = False) -> tuple[BoxBackend, Bo
     if name == KUBERNETES:
         if NAME_MARK in image:
             raise InvalidArgument(
-                f"{BOX_IMAGE.name} is {image!r}; with {KUBERNETES} it is one image that has all boxes"
+                f"{BOX_IMAGE.name} is {image!r}; with {KUBERNETES} expected a single image with all boxes"
             )
         template = Path(resolve(BOX_POD)) if resolve(BOX_POD) else None
         named = {"image": image} if image else {}
@@ -190,8 +192,8 @@ def read_claim(text: str, home: Path) -> ClaimedFolder:
     name, _, path = text.partition(":")
     if not (name and path.startswith("/")):
         raise InvalidArgument(
-            f"{BOX_CLAIM.name} is {text!r}; with {BOX_BACKEND.name} {KUBERNETES} it is the claim that the home folder "
-            "lies in and where it is mounted, as NAME:PATH"
+            f"{BOX_CLAIM.name} is {text!r}; with {BOX_BACKEND.name} {KUBERNETES} expected the claim that contains the "
+            f"home folder and its mount path, as NAME:PATH"
         )
     if not home.is_relative_to(path):
         raise InvalidArgument(f"{BOX_CLAIM.name} is {text!r}, but the home folder {home} is not in {path}")

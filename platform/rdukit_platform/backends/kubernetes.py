@@ -260,8 +260,8 @@ class KubernetesBackend:
         missing = [f"{verb} pods{sub and '/' + sub}" for verb, sub in RIGHTS if not self._may(verb, sub)]
         if missing:
             raise PermissionDenied(
-                f"the account of this pod may not {', '.join(missing)} in namespace {self.namespace}; bind it to a "
-                "role that allows that, as the chart does (jobs.boxes: pods)"
+                f"this pod's account may not {', '.join(missing)} in namespace {self.namespace}; bind it to a role "
+                f"that allows this, as the chart does (jobs.boxes: pods)"
             )
         # Inside a Pod the host name is the Pod's name; elsewhere no such Pod exists.
         name = socket.gethostname()
@@ -283,7 +283,7 @@ class KubernetesBackend:
             while box.is_alive():
                 if self.clock.monotonic() > deadline:
                     raise Unavailable(
-                        f"whether boxes reach a network was not tried: pod {name} did not end in "
+                        f"the network of boxes was not tried: pod {name} did not end in "
                         f"{timeout_s:g} s{box.waits_for()}"
                     )
                 self.clock.sleep(POLL_S)
@@ -293,9 +293,7 @@ class KubernetesBackend:
         if code == OPEN:
             return f"{words}; the cluster does not enforce network policies, or has none for pods of jobs"
         if code != 0:
-            raise Unavailable(
-                f"whether boxes reach a network was not tried: pod {name} {box.events()[-1].detail}: {words}"
-            )
+            raise Unavailable(f"the network of boxes was not tried: pod {name} {box.events()[-1].detail}: {words}")
         self.rules = replace(self.rules, is_shut=True)
         return ""
 

@@ -78,14 +78,16 @@ def make_template(value: object, what: str = "the template") -> PodTemplate:
     if wrong := sorted(set(resources) - {"requests", "limits"}):
         raise InvalidArgument(f"{what}: resources.{wrong[0]} is not valid; expected requests, limits")
     if wrong := sorted(key for key in value.get("labels", {}) if key.startswith("dev.rdukit.")):
-        raise InvalidArgument(f"{what}: the label {wrong[0]} is not valid: it says whose box a pod is")
+        raise InvalidArgument(
+            f"{what}: the label {wrong[0]} is reserved for the owner of a box; expected another label"
+        )
     amounts = {kind: {name: str(amount) for name, amount in each.items()} for kind, each in resources.items()}
     for kind, each in amounts.items():
         for name, amount in each.items():
             try:
                 parse_quantity(amount)
             except (KeyError, ValueError) as cause:
-                raise InvalidArgument(f"{what}: resources.{kind}.{name} is {amount!r}, which is no quantity") from cause
+                raise InvalidArgument(f"{what}: resources.{kind}.{name} is {amount!r}; expected a quantity") from cause
     return PodTemplate(
         value.get("labels", {}), value.get("annotations", {}), spec, amounts, value.get("imagePullPolicy", ""),
         value.get("tmpSize", PodTemplate().tmp_size),
@@ -267,15 +269,15 @@ def describe_limits(spec: BoxSpec, template: PodTemplate) -> dict[str, str]:
     limits = _resources(spec, template).get("limits", {})
     outcomes: dict[str, str] = {}
     if spec.limits.cores is not None or "cpu" in limits:
-        outcomes["cores"] = f"applied: {limits['cpu']} processors; the node decides which"
+        outcomes["cores"] = f"applied: {limits['cpu']} processors, chosen by the node"
     if spec.limits.memory_bytes is not None or "memory" in limits:
         outcomes["memory"] = f"applied: {int(parse_quantity(limits['memory']))} bytes"
     if spec.limits.pids is not None and spec.has_sockets:
         outcomes["pids"] = f"applied: {spec.limits.pids} processes and threads of the user of all boxes (RLIMIT_NPROC)"
     elif spec.limits.pids is not None:
-        outcomes["pids"] = "not applied: a pod has no such limit; the kubelet's podPidsLimit holds for all"
+        outcomes["pids"] = "not applied: pods have no such limit; the kubelet's podPidsLimit applies to all"
     if spec.limits.disk_bytes is not None:
-        outcomes["disk"] = "not applied: a box's folders are in claims, whose sizes hold"
+        outcomes["disk"] = "not applied: the sizes of its claims limit a box's folders"
     return outcomes
 
 
@@ -307,7 +309,7 @@ def _mount(path: Path, folders: Sequence[ClaimedFolder], is_read_only: bool) -> 
     found = [folder for folder in folders if path.is_relative_to(folder.root)]
     if not found:
         legal = ", ".join(str(folder.root) for folder in folders) or "none"
-        raise InvalidArgument(f"{path} is in no persistent volume claim; folders that are: {legal}")
+        raise InvalidArgument(f"{path} is in no persistent volume claim; expected a path in {legal}")
     folder = max(found, key=lambda folder: len(folder.root.parts))
     mount: dict[str, Any] = {"name": folder.claim, "mountPath": str(path)}
     inside = path.relative_to(folder.root).as_posix()

@@ -305,8 +305,8 @@ class ProcessBackend:
             InvalidArgument: always.
         """
         raise InvalidArgument(
-            f"{image!r} is taken for an image, but boxes of jobs are processes here (worker.box_backend), which run "
-            "from a folder; expected a folder with a modelbox.yaml"
+            f"{image!r} looks like an image, but job boxes are processes here (worker.box_backend); expected a folder "
+            f"with a modelbox.yaml"
         )
 
     def _folder(self) -> Path:
@@ -332,7 +332,7 @@ def open_wires(spec: BoxSpec, announce: Path) -> tuple[dict[str, str], FencedWir
     """Return the addresses of a ready box; in a fence also the object that holds its sockets.
 
     Raises:
-        Unavailable: its sockets' paths are no sockets of its own.
+        Unavailable: its sockets' paths are not sockets of its own.
     """
     if spec.fence is not None:
         wires = FencedWires(own_folder(spec), spec.fence.uid)
@@ -345,7 +345,7 @@ def _read_announced(spec: BoxSpec, announce: Path) -> dict[str, str]:
         # Addresses that a fenced box announces are not trusted.
         rest, grpc = spec.state / REST_SOCKET, spec.state / GRPC_SOCKET
         if rest.is_symlink() or not rest.is_socket():
-            raise Unavailable(f"box {spec.box} says that it is ready, and {rest} is no socket", end=str(BoxEnd.EXITED))
+            raise Unavailable(f"box {spec.box} reports ready, but {rest} is not a socket", end=str(BoxEnd.EXITED))
         return {"rest": rest_address(rest), "grpc": f"unix:{grpc}"}
     announced: dict[str, str] = json.loads(announce.read_text())
     return announced
@@ -433,9 +433,9 @@ def answers_ready(rest_url: str) -> bool:
 def describe_status(status: int) -> str:
     """Describe an exit status: ``ended with status 3`` or ``was killed by SIGKILL``."""
     if status == DISK_LIMIT:
-        return "was ended: it filled more of the disk than it may"
+        return "was terminated: it exceeded its disk limit"
     if status == MEMORY_LIMIT:
-        return "was ended: it used more memory than it may"
+        return "was terminated: it exceeded its memory limit"
     if status >= 0:
         return f"ended with status {status}"
     return f"was killed by {signal.Signals(-status).name}"

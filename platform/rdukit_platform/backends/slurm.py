@@ -181,7 +181,7 @@ class SlurmBox(ProcessBox):
             if look is not None and look.state == "COMPLETING":
                 look = await_job(self._backend.commands, self.id, SAY_S, self._backend.clock)
         except BackendUnavailable as error:
-            logger.warning("Slurm does not say how a job is job=%s error=%s", self.id, error)
+            logger.warning("Slurm does not report a job's state job=%s error=%s", self.id, error)
             return None
         return look
 
@@ -271,8 +271,8 @@ class SlurmBackend:
             InvalidArgument: always.
         """
         raise InvalidArgument(
-            f"{image!r} is taken for an image, but boxes of jobs are jobs of Slurm's here (worker.box_backend), which "
-            "run from a folder; expected a folder with a modelbox.yaml"
+            f"{image!r} looks like an image, but job boxes are Slurm jobs here (worker.box_backend); expected a "
+            f"folder with a modelbox.yaml"
         )
 
     def _write_script(self, spec: BoxSpec, files: JobFiles) -> str:
@@ -317,8 +317,8 @@ class SlurmBackend:
                     said = why
                     spec.on_wait({"backend": self.name, "id": job_id}, why, code)
                 if now - begun > self._wait_s:
-                    what = f"began, and its script did not in {now - begun:.0f} s" if is_given else why
-                    raise NoResources(f"{what}; it was given up after {self._wait_s:g} s (slurm.wait_s)")
+                    what = f"began, but its script did not start within {now - begun:.0f} s" if is_given else why
+                    raise NoResources(f"{what}; the worker gave up after {self._wait_s:g} s (slurm.wait_s)")
             clock.sleep(POLL_S)
         if said and spec.on_wait is not None:
             spec.on_wait({"backend": self.name, "id": job_id}, "", "")
@@ -344,7 +344,7 @@ class SlurmBackend:
             try:
                 there = {look.id for look in self.commands.looks() if not look.has_ended}
             except BackendUnavailable as error:
-                logger.warning("slurm jobs were not looked at error=%s", error)
+                logger.warning("slurm jobs were not checked error=%s", error)
                 continue
             for program in programs:
                 self._watch_one(program, program.job_id in there)

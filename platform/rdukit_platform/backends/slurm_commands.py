@@ -49,7 +49,7 @@ class SlurmCommands:
         """
         done = self._run("sbatch", *options, stdin=script)
         if done.returncode != 0:
-            raise NoResources(f"Slurm took no job for it: {_words_of(done)}")
+            raise NoResources(f"Slurm rejected the job: {_words_of(done)}")
         return done.stdout.strip().partition(";")[0]
 
     def look(self, job_id: str) -> SlurmLook | None:

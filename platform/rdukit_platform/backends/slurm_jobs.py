@@ -129,11 +129,12 @@ def describe_end(look: SlurmLook) -> str:
     """Describe the end of a job's allocation, and the next step if a user caused it."""
     name = f"Slurm job {look.id}"
     more = {
-        "CANCELLED": f"{name} was cancelled from outside; to end the platform's job too: rdukit job cancel JOB",
-        "PREEMPTED": f"{name} was preempted for another job of Slurm's",
-        "TIMEOUT": f"{name} was ended at its time limit; without a run limit that is the partition's",
+        "CANCELLED": f"{name} was cancelled outside the platform; to also end the platform's job: rdukit job cancel "
+        f"JOB",
+        "PREEMPTED": f"{name} was preempted for another Slurm job",
+        "TIMEOUT": f"{name} reached its time limit, which without a run limit is the partition's",
         "NODE_FAIL": f"{name} lost its node (NODE_FAIL)",
-        OUT_OF_MEMORY: f"{name} was ended: it used more memory than it may (OUT_OF_MEMORY)",
+        OUT_OF_MEMORY: f"{name} exceeded its memory limit (OUT_OF_MEMORY)",
     }
     return more.get(look.state, f"{name} ended: {look.state}")
 

@@ -10,21 +10,21 @@ from rdukit.errors import InvalidArgument
 from rdukit.settings import Setting
 
 SLURM_PARTITION: Final = Setting(
-    "slurm.partition", "", "Partition of Slurm that boxes of jobs run in; default: the cluster's default one.", str
+    "slurm.partition", "", "Slurm partition for job boxes; default: the cluster's default partition.", str
 )
 SLURM_NODE: Final = Setting(
-    "slurm.node", "", "Slurm's name of this machine; default: that of the node whose host it is.", str
+    "slurm.node", "", "Slurm's node name of this machine; default: the node with this host.", str
 )
 SLURM_GRES: Final = Setting(
     "slurm.gres", "rdu_tile",
-    "Generic resource of Slurm that counts tiles: a job asks for as many as it has tiles; empty: for none.", str,
+    "Slurm generic resource that counts tiles: a job requests one per tile; empty: none.", str,
 )  # fmt: skip
 SLURM_OPTIONS: Final = Setting(
-    "slurm.options", "", "Further options of sbatch for all boxes, such as `--account=ml --cpus-per-task=4`.", str
+    "slurm.options", "", "Further sbatch options for all boxes, such as `--account=ml --cpus-per-task=4`.", str
 )
 SLURM_WAIT_S: Final = Setting(
     "slurm.wait_s", 300.0,
-    "Seconds that a box may wait for its allocation of Slurm; then its job gives its tiles back and is queued again.",
+    "Seconds that a box may wait for its Slurm allocation before its job returns its tiles and is queued again.",
     float,
 )  # fmt: skip
 #: Options that rdukit sets, so ``slurm.options`` may not.
@@ -87,7 +87,7 @@ def find_node(nodes: Sequence[SlurmNode], wanted: str, host: str) -> SlurmNode:
         return found[0]
     legal = ", ".join(f"{node.name} (on {node.host})" for node in nodes[:8]) or "none"
     what = f"slurm.node is {wanted!r}" if wanted else f"Slurm has {len(found) or 'no'} nodes on this machine, {host}"
-    raise InvalidArgument(f"{what}; its nodes: {legal}; set slurm.node to the one that is this machine")
+    raise InvalidArgument(f"{what}; set slurm.node to this machine's node, one of {legal}")
 
 
 def check_node(node: SlurmNode, place: SlurmPlace, partitions: Sequence[str]) -> None:
@@ -98,15 +98,15 @@ def check_node(node: SlurmNode, place: SlurmPlace, partitions: Sequence[str]) ->
     """
     if place.partition and place.partition not in partitions:
         legal = ", ".join(partitions) or "none"
-        raise InvalidArgument(f"slurm.partition is {place.partition!r}; Slurm's partitions: {legal}")
+        raise InvalidArgument(f"slurm.partition is {place.partition!r}; expected one of {legal}")
     if place.partition and place.partition not in node.partitions:
         legal = ", ".join(node.partitions) or "none"
-        raise InvalidArgument(f"slurm.partition is {place.partition!r}, and node {node.name} is in: {legal}")
+        raise InvalidArgument(f"slurm.partition is {place.partition!r}, but node {node.name} is in: {legal}")
     if place.gres and not node.gres.get(place.gres):
         legal = ", ".join(f"{name}:{count}" for name, count in node.gres.items()) or "none"
         raise InvalidArgument(
-            f"slurm.gres is {place.gres!r}, and node {node.name} has: {legal}; declare it in slurm.conf and gres.conf, "
-            "or set slurm.gres to nothing"
+            f"slurm.gres is {place.gres!r}, but node {node.name} has: {legal}; declare it in slurm.conf and "
+            f"gres.conf, or leave slurm.gres empty"
         )
 
 

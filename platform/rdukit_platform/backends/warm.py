@@ -47,7 +47,7 @@ class WarmBoxes(Closable):
             if self._server is None or self._server.is_ready():
                 return self._server
             if self._server.has_ended() and self._clock.monotonic() - self._started_at > RESTART_S:
-                logger.warning("fork server of boxes has ended, started again")
+                logger.warning("fork server of boxes has ended and was restarted")
                 self._server.close()
                 self._start()
             return None
@@ -64,4 +64,4 @@ class WarmBoxes(Closable):
         try:
             self._server = ForkServer.start(self._command, self._environment, STDERR)
         except (OSError, ValueError) as error:
-            logger.warning("no fork server, so each box is started anew error=%s", error)
+            logger.warning("no fork server, so each box starts as a new process error=%s", error)

@@ -114,7 +114,7 @@ def read_manifest(data: bytes) -> BackupManifest:
     except TypeError as cause:
         raise InvalidArgument(f"{MANIFEST} of the backup has unknown or missing fields: {cause}") from cause
     if not _ID.match(manifest.id):
-        raise InvalidArgument(f"{MANIFEST} of the backup has the id {manifest.id!r}, which no backup has")
+        raise InvalidArgument(f"{MANIFEST} of the backup has the id {manifest.id!r}, which is not valid")
     for file in files:
         _check(file)
     if DATABASE not in {file.path for file in files}:
@@ -136,4 +136,4 @@ def _check(file: FileEntry) -> None:
         or (file.path == blob_path(file.sha256))
     )
     if not is_known or not _SHA256.match(file.sha256) or file.bytes < 0:
-        raise InvalidArgument(f"{MANIFEST} of the backup names {file.path!r}, which no backup has")
+        raise InvalidArgument(f"{MANIFEST} of the backup names {file.path!r}, which is not valid in a backup")

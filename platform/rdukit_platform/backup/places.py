@@ -167,12 +167,12 @@ class Source:
                 self._tar = tarfile.open(place, "r:")  # noqa: SIM115 - closed by __exit__
                 self._members = {member.name: member for member in self._tar.getmembers()}
             except (tarfile.TarError, EOFError) as cause:
-                raise InvalidArgument(f"{place} is no backup, or damaged: {cause}") from cause
+                raise InvalidArgument(f"{place} is not a backup, or is damaged: {cause}") from cause
         try:
             data = b"".join(self._open(MANIFEST))
         except NotFound as cause:
             raise InvalidArgument(
-                f"{place} has no {MANIFEST}: it is no backup, or one that was not finished; run rdukit backup again"
+                f"{place} has no {MANIFEST}: it is not a backup, or an incomplete one; run rdukit backup again"
             ) from cause
         self.manifest = read_manifest(data)
 
@@ -244,7 +244,7 @@ def check_room(folder: Path, needed: int) -> None:
     with suppress(OSError):
         free = shutil.disk_usage(folder).free
         if free < needed:
-            raise DiskFull(f"{needed} bytes are needed in {folder}, and {free} are free; make room and run it again")
+            raise DiskFull(f"{folder} needs {needed} bytes, but has {free} free; make room and run the command again")
 
 
 def _create(path: Path) -> io.BufferedWriter:

@@ -153,8 +153,8 @@ def choose_database(wanted: str, configured: str, in_backup: str, home: Home) ->
         return file if wanted == "sqlite" else wanted or configured
     if in_backup and in_backup != file:
         raise InvalidArgument(
-            "the settings file in the backup names a database server, which may be in use; say which database is to "
-            "be written: --database URL, or --database sqlite for a file in the home folder"
+            "the settings file in the backup names a database server, which may be in use; choose the database to "
+            "write: --database URL, or --database sqlite for a file in the home folder"
         )
     return file
 
@@ -253,11 +253,13 @@ def _put_in_place(home: Home, url: str, *, is_config_placed: bool) -> list[str]:
             _place(path, home.folder / name)
         elif not is_config_placed:
             _place(path, home.folder / "config.yaml.restored")
-            notes.append(f"the settings file of the backup is {home.folder}/config.yaml.restored; look what is yours")
+            notes.append(
+                f"the backup's settings file is {home.folder}/config.yaml.restored; copy the settings that you need"
+            )
         else:
             _place(path, home.folder / "config.yaml")
     if url != home.database_url():
-        notes.append(f"start it with {DATABASE_URL.variable} set to the database that was written")
+        notes.append(f"start it with {DATABASE_URL.variable} set to the restored database")
     return notes
 
 

@@ -69,7 +69,7 @@ def write_backup(home: Home, place: Path, now: float, on_step: OnStep = lambda s
         Conflict: another backup is running, or a collection of content takes too long.
     """
     if home.folder == place.absolute() or home.folder in place.absolute().parents:
-        raise InvalidArgument(f"{place} lies in the home folder that is to be backed up; name a place outside of it")
+        raise InvalidArgument(f"{place} is inside the home folder to back up; name a place outside it")
     database = Database.of_home(home)
     store = open_store(home)
     with ExitStack() as stack:

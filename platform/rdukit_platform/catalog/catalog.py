@@ -129,7 +129,7 @@ def describe_folder(folder: Path, command: Sequence[str]) -> Mapping[str, object
     if not (folder / BOX_FILE).is_file():
         there = ", ".join(sorted(path.name for path in folder.iterdir())[:10]) or "nothing"
         raise InvalidArgument(
-            f"a box is a folder with a {BOX_FILE}, here there is: {there}; begin with: rdukit box new"
+            f"a box is a folder with a {BOX_FILE}, but this one has: {there}; create one with: rdukit box new"
         )
     # Not in the folder, because Python would import modules from it.
     with _plain_refusals(folder):

@@ -79,14 +79,14 @@ def is_legal(parameter: VerbParameter, value: object, values: Mapping[str, objec
         validator.check_schema(validator.schema)
         return bool(validator.is_valid(value))
     except SchemaError as cause:
-        message = f"the schema of parameter {parameter.name!r} is wrong: {cause.message}"
-        raise InvalidArgument(f"a ModelBox's description is wrong: {message}") from cause
+        message = f"the schema of parameter {parameter.name!r} is not valid: {cause.message}"
+        raise InvalidArgument(f"a ModelBox's description is not valid: {message}") from cause
 
 
 def plain_schema(schema: Mapping[str, Any], values: Mapping[str, object]) -> dict[str, object]:
     """Convert ``schema`` for standard validators: limits by other parameters become those parameters' values.
 
-    Fractional steps are left to the box, because in binary 0.3 is no multiple of 0.1.
+    Fractional steps are left to the box, because in binary 0.3 is not a multiple of 0.1.
     """
     limits = {key: values[name] for key, name in (schema.get("x-limits") or {}).items() if _is_number(values.get(name))}
     plain = {key: limit for key, limit in schema.items() if key not in _NOT_OF_VALUES and not key.startswith("x-")}
@@ -114,11 +114,11 @@ def check_inputs(box: BoxDescription, verb: BoxVerb, inputs: Mapping[str, str], 
             )
         if {slots[name].kind, kinds[name]} == {"file", "folder"}:
             raise IllegalValue(
-                f"input {name!r} of {where} takes a {slots[name].kind}; {inputs[name]} is a {kinds[name]}"
+                f"input {name!r} of {where} is a {kinds[name]}, {inputs[name]}; expected a {slots[name].kind}"
             )
     missing = [slot.name for slot in verb.inputs if slot.is_required and slot.name not in inputs]
     if missing:
-        raise InvalidArgument(f"{where} needs the inputs {', '.join(missing)}, which are not given", missing=missing)
+        raise InvalidArgument(f"{where} lacks the inputs {', '.join(missing)}; give each an artifact", missing=missing)
 
 
 def check_metric(box: BoxDescription, verb: BoxVerb, name: str, what: str, *, in_progress: bool = False) -> None:

@@ -42,9 +42,9 @@ def compare_entries(entries: Sequence[Entry]) -> list[ComparedLine]:
         InvalidArgument: there are too few or too many entries, or an entry occurs twice.
     """
     if not MIN_COMPARED <= len(entries) <= MAX_COMPARED:
-        raise InvalidArgument(f"{len(entries)} entries are to be compared; expected {MIN_COMPARED} to {MAX_COMPARED}")
+        raise InvalidArgument(f"{len(entries)} entries to compare; expected {MIN_COMPARED} to {MAX_COMPARED}")
     if len({entry.id for entry in entries}) < len(entries):
-        raise InvalidArgument("one was named twice; expected entries that differ")
+        raise InvalidArgument("an entry is repeated; expected different entries")
     lines = [*_facts(entries), *_sizes(entries), *_figures(entries), *_projected(entries), *_recipes(entries)]
     return [line for line in lines if any(value not in (None, "") for value in line.values)]
 

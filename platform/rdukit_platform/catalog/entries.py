@@ -126,7 +126,7 @@ def find_entries(
     """
     check_limit(limit)
     if query.sort is EntrySort.METRIC and not query.metric:
-        raise InvalidArgument("the order is 'metric' without a metric; expected such as metric=accuracy")
+        raise InvalidArgument("the order 'metric' needs a metric; expected a choice such as metric=accuracy")
     words, known = fold(query.words).split(), list(known)
     if query.sort is EntrySort.METRIC:
         _check_metric(query.metric, known, directions or {})
@@ -188,7 +188,7 @@ def _check_metric(name: str, known: Iterable[Entry], directions: Mapping[str, st
     legal = sorted({*measured, *directions})
     if legal and name not in legal:
         raise IllegalValue(
-            f"metric: no box declares {name[:64]!r}, and nothing here has it.{suggest(name[:64], legal)} "
+            f"metric: no box declares {name[:64]!r}, and no entry here has it.{suggest(name[:64], legal)} "
             f"Legal: {', '.join(legal)}",
             legal=legal,
         )
@@ -239,6 +239,6 @@ def _place(entries: Sequence[Entry], cursor: str | None) -> int:
         last_id, place = json.loads(base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4)))
         place = int(place)
     except (ValueError, TypeError, OverflowError, RecursionError, binascii.Error) as cause:
-        raise InvalidArgument(f"{cursor[:80]!r} is not a cursor; use next_cursor of the page before") from cause
+        raise InvalidArgument(f"{cursor[:80]!r} is not a cursor; use next_cursor of the previous page") from cause
     found = next((at for at, entry in enumerate(entries) if entry.id == last_id), None)
     return max(place, 0) if found is None else found + 1

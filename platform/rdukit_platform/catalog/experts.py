@@ -48,7 +48,8 @@ def add_expert(
     ).first()
     if known is not None:
         raise Conflict(
-            f"job {job.id} is {selector_of(known)} already; promote it under another name, or deprecate that first: "
+            f"job {job.id} is already expert {selector_of(known)}; promote it under another name, or first deprecate "
+            f"that expert: "
             f"rdukit expert deprecate {selector_of(known)}"
         )
     last = session.scalars(select(func.max(ExpertRow.version)).where(*of_name)).one()
@@ -142,7 +143,7 @@ def deprecate_expert(session: Session, tenant_id: str, text: str, reason: str, n
     rows = _select(session, tenant_id, read_selector(text, "expert"), is_locked=True)
     marked = sorted((row for row in rows if row.deprecated_at is None), key=lambda row: row.version)
     if not marked:
-        raise Conflict(f"expert {text!r} is deprecated already: {rows[-1].deprecated_reason}")
+        raise Conflict(f"expert {text!r} is already deprecated: {rows[-1].deprecated_reason}")
     for row in marked:
         row.deprecated_at, row.deprecated_reason = now, reason
     return marked
@@ -193,7 +194,7 @@ def _not_found(session: Session, tenant_id: str, asked: Selector) -> NotFound:
     legal = list(session.scalars(query.limit(MAX_NAMED)))
     meant = suggest(asked.name, legal)
     return NotFound(
-        f"no expert is called {str(asked)!r}; {name_legal(legal)}; make one of a training with: rdukit expert promote "
+        f"unknown expert {str(asked)!r}; {name_legal(legal)}; promote a training with: rdukit expert promote "
         f"JOB --name NAME{meant and '.' + meant}",
         legal=legal,
     )

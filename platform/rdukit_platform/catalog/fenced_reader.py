@@ -75,8 +75,7 @@ class Readers:
             own, total = self._busy[tenant_id], self._busy.total()
             if total >= MAX_READERS or own >= MAX_READERS_OF_TENANT:
                 raise Overloaded(
-                    f"{own} files or folders of yours and {total} of all are being read already; ask again in a few "
-                    "seconds"
+                    f"{own} of your files or folders and {total} in all are being read; try again in a few seconds"
                 )
             self._busy[tenant_id] += 1
         try:
@@ -108,7 +107,7 @@ def run_reader(line: Sequence[str], folder: Path) -> ReaderEnd:
         Unavailable: the reader cannot run.
     """
     if shutil.which(line[0]) is None:
-        raise Unavailable(f"{' '.join(line)} gave no description: there is no program {line[0]!r}")
+        raise Unavailable(f"{' '.join(line)} gave no description, because program {line[0]!r} does not exist")
     way = what_holds().way if resolve(FENCE) != "off" else None
     with tempfile.TemporaryDirectory(prefix="rdukit-reader-") as scratch, tempfile.TemporaryFile() as words:
         own = Path(scratch, "own")

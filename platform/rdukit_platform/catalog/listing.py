@@ -67,8 +67,8 @@ def get_entry(session: Session, boxes: Boxes, tenant_id: str, text: str, *, with
         found += [entry for entry in _read_artifacts(session, tenant_id, bases, name) if entry.kind in kinds]
     if not found:
         raise NotFound(
-            f"the catalog has nothing that is called {text[:128]!r}; expected a box, MODEL/SIZE, an expert as "
-            "NAME:VERSION, or a checkpoint's, PEF's or data set's id; search: rdukit catalog search WORDS"
+            f"the catalog has no entry {text[:128]!r}; expected a box, MODEL/SIZE, an expert as NAME:VERSION, or the "
+            f"id of a checkpoint, PEF or data set; search with: rdukit catalog search WORDS"
             + (f".{near}" if (near := suggest(name, dict.fromkeys(entry.name for entry in shipped))) else "")
         )
     if len(found) > 1:

@@ -43,16 +43,15 @@ def read_selector(text: str, what: str = "box") -> Selector:
     """Read ``name``, ``name:version`` or ``name@version`` of a box, or of another versioned kind, ``what``.
 
     Raises:
-        InvalidArgument: the version is no whole number from 1.
+        InvalidArgument: the version is not a whole number from 1.
     """
     name, mark, version = text.replace("@", ":", 1).partition(":")
     if not mark:
         return Selector(name)
     if not _VERSION.match(version):
         raise InvalidArgument(
-            f"{what} {text!r}: version {version!r} is not valid; expected a whole number from 1, as in "
-            f"{name}:1, or only "
-            f"{name!r}, which is the newest"
+            f"{what} {text!r}: version {version!r} is not valid; expected a whole number from 1, as in {name}:1, or "
+            f"only {name!r} for the newest"
         )
     return Selector(name, int(version))
 
@@ -159,7 +158,7 @@ def directions_of(boxes: Boxes) -> dict[str, str]:
 def unknown_box(name: str, names: Iterable[str]) -> NotFound:
     """Return the error for a name that no box has; it lists the names that boxes have."""
     legal = sorted(names)
-    said = f"no ModelBox is called {name!r}; expected {', '.join(legal)}; add your own with: rdukit box install FOLDER"
+    said = f"unknown ModelBox {name!r}; expected {', '.join(legal)}; add your own with: rdukit box install FOLDER"
     return NotFound(said + _hint(name, legal), legal=legal)
 
 
@@ -182,9 +181,9 @@ def check_files(sizes: Mapping[str, int]) -> None:
     if len(sizes) > MAX_FILES or total > MAX_BYTES:
         largest = max(sizes, key=sizes.__getitem__)
         raise InvalidArgument(
-            f"the folder has {len(sizes)} files of {format_bytes(total)}; a box has up to {MAX_FILES} of "
-            f"{format_bytes(MAX_BYTES)}. The largest is {largest} ({format_bytes(sizes[largest])}): give data, PEFs "
-            "and checkpoints to jobs as inputs (rdukit artifact add), and move them out of the folder"
+            f"the folder has {len(sizes)} files of {format_bytes(total)}; expected up to {MAX_FILES} files of "
+            f"{format_bytes(MAX_BYTES)} in a box. The largest is {largest} ({format_bytes(sizes[largest])}). Move "
+            f"data, PEFs and checkpoints out of the folder, and give them to jobs as inputs (rdukit artifact add)"
         )
 
 
@@ -207,7 +206,7 @@ def read_box_folder(folder: Path) -> list[tuple[str, Path]]:
                 f"the name {str(path)!r} cannot be sent; rename it without quotes, \\ and control characters"
             )
         if path.is_symlink():
-            raise InvalidArgument(f"{path} is a link; a box is installed with files only: copy what it points to")
+            raise InvalidArgument(f"{path} is a link, but a box may contain only files; copy the link's target")
         if path.is_file():
             found.append(("/".join(parts), path))
     if not found:
@@ -228,7 +227,7 @@ def check_picture(data: bytes) -> None:
             f"{PICTURE} has {format_bytes(len(data))}; expected up to {format_bytes(MAX_PICTURE_BYTES)}"
         )
     if not data.startswith(_PNG_SIGNATURE):
-        raise InvalidArgument(f"{PICTURE} is no PNG; expected an image in PNG, or none")
+        raise InvalidArgument(f"{PICTURE} is not a PNG; expected an image in PNG, or none")
 
 
 def read_box(raw: Mapping[str, object], version: int | None = None) -> BoxDescription:
@@ -251,7 +250,7 @@ def read_box(raw: Mapping[str, object], version: int | None = None) -> BoxDescri
             svg=svg,
         )
     except (KeyError, TypeError, ValueError) as cause:
-        raise InvalidArgument(f"a ModelBox's description is wrong: {cause!r}") from cause
+        raise InvalidArgument(f"a ModelBox's description is not valid: {cause!r}") from cause
 
 
 def _without_svg(raw: Mapping[str, object]) -> tuple[Mapping[str, object], bytes | None]:

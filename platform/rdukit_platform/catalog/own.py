@@ -48,13 +48,13 @@ def why_not_own(tenant: str, setting: str, has_walls: bool, tenants: int) -> str
     if "*" in named or tenant in named:
         return None
     if named:
-        return f"the setting {INSTALL_TENANTS.name} is {setting!r}, which does not name it"
+        return f"the setting {INSTALL_TENANTS.name} is {setting!r}, which does not include it"
     if has_walls or tenants <= 1:
         return None
     return (
-        f"a job's box is a process here, no worker that fences it is up, and the platform has {tenants} tenants: its "
-        f"code could read what the others have. An administrator who trusts it sets {INSTALL_TENANTS.name} "
-        f"({INSTALL_TENANTS.variable}) to names of tenants, or lets boxes be containers ({BOX_BACKEND.name})"
+        f"job boxes are unfenced processes here and the platform has {tenants} tenants, so a box's code could read "
+        f"other tenants' data. An administrator may set {INSTALL_TENANTS.name} ({INSTALL_TENANTS.variable}) to names "
+        f"of trusted tenants, or run boxes in containers ({BOX_BACKEND.name})"
     )
 
 
@@ -73,7 +73,7 @@ def check_may_own(session: Session, tenant_id: str, is_fenced: bool | None = Non
     )
     why = why_not_own(name, resolve(INSTALL_TENANTS), has_walls, count)
     if why is not None:
-        raise PermissionDenied(f"tenant {name!r} may not run boxes of its own: {why}")
+        raise PermissionDenied(f"tenant {name!r} may not run its own boxes: {why}")
 
 
 def with_own(session: Session, boxes: Boxes, tenant_id: str, asked: Iterable[str]) -> Boxes:
@@ -143,8 +143,8 @@ def install_box(
     name = read_box(description, version=1).name
     if name in boxes.boxes:
         raise Conflict(
-            f"a box that comes with rdukit is called {name!r}; give yours another name in its modelbox.yaml, not one "
-            f"of {', '.join(sorted(boxes.boxes))}"
+            f"{name!r} is a box of rdukit; choose another name in modelbox.yaml, except "
+            f"{', '.join(sorted(boxes.boxes))}"
         )
     newest = session.scalars(
         select(BoxRow).where(*_installed(tenant_id), BoxRow.name == name).order_by(BoxRow.version.desc()).limit(1)
@@ -184,7 +184,9 @@ def uninstall_box(session: Session, boxes: Boxes, tenant_id: str, text: str, now
     """
     asked = read_selector(text)
     if asked.name in boxes.boxes:
-        raise InvalidArgument(f"box {asked.name!r} comes with rdukit; expected a box of your own: rdukit box installed")
+        raise InvalidArgument(
+            f"box {asked.name!r} is part of rdukit; expected one of your own boxes, as listed by: rdukit box installed"
+        )
     query = select(BoxRow).where(*_installed(tenant_id), BoxRow.name == asked.name).order_by(BoxRow.version)
     if asked.version is not None:
         query = query.where(BoxRow.version == asked.version)
@@ -255,6 +257,6 @@ def _not_found(session: Session, boxes: Boxes, tenant_id: str, asked: Selector) 
         return NotFound(f"box {asked.name!r} has no version {asked.version}; expected {', '.join(legal)}", legal=legal)
     if asked.name in boxes.boxes:
         return NotFound(
-            f"box {asked.name!r} comes with rdukit and has no versions; expected {asked.name!r}", legal=[asked.name]
+            f"box {asked.name!r} is part of rdukit and has no versions; expected {asked.name!r}", legal=[asked.name]
         )
     return unknown_box(str(asked), [*boxes.boxes, *(row.name for row in newest_own(session, tenant_id))])

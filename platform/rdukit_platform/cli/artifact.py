@@ -25,8 +25,8 @@ def artifact() -> None:
 
 
 @artifact.command("list")
-@click.option("--kind", default=None, help="Only this kind: pef, dataset, checkpoint, …, or a kind of your own.")
-@click.option("--job", default=None, help="Only artifacts that this job made.")
+@click.option("--kind", default=None, help="Show only this kind: pef, dataset, checkpoint, …, or a kind of your own.")
+@click.option("--job", default=None, help="Show only artifacts of this job.")
 @show.page_options
 @JSON_OPTION
 @TOKEN_OPTION
@@ -123,10 +123,10 @@ def add(path: Path, kind: str, name: str | None, as_json: bool) -> None:
         try:
             added = add_artifact(client, path, kind, name)
         except (KeyboardInterrupt, Unavailable):
-            click.echo("received pieces are kept for a day; the same command continues the upload", err=True)
+            click.echo("the platform keeps received pieces for a day; the same command continues the upload", err=True)
             raise
     if path.is_file() and os.access(path, os.X_OK):
-        click.echo(f"{path} is executable, which a single file does not keep; add its folder to keep that", err=True)
+        click.echo(f"{path} is executable, but a single file loses that; add its folder to keep it", err=True)
     show.print_answer(added, as_json, added["id"])
 
 
@@ -143,7 +143,7 @@ def delete(artifact_id: str, as_json: bool) -> None:
     """
     with connect() as client:
         gone = client.delete(f"/v1/artifacts/{artifact_id}")
-    kept = f"; {', '.join(gone['same_content'])} has the same content, which stays" if gone["same_content"] else ""
+    kept = f"; {', '.join(gone['same_content'])} still has the same content" if gone["same_content"] else ""
     show.print_answer(gone, as_json, f"deleted {gone['id']} ({format_bytes(gone['bytes'])}){kept}")
 
 
@@ -181,7 +181,7 @@ def unpin(artifact_id: str, as_json: bool) -> None:
 
 @artifact.command()
 @click.argument("artifact_id", required=False, shell_complete=ARTIFACTS)
-@click.option("--all", "is_all", is_flag=True, help="All of the tenant's artifacts.")
+@click.option("--all", "is_all", is_flag=True, help="Verify all of the tenant's artifacts.")
 @JSON_OPTION
 @TOKEN_OPTION
 def verify(artifact_id: str | None, is_all: bool, as_json: bool) -> None:
@@ -192,7 +192,7 @@ def verify(artifact_id: str | None, is_all: bool, as_json: bool) -> None:
     Example: rdukit artifact verify art-7k2m9x41abcd
     """
     if (artifact_id is None) is not is_all:
-        raise InvalidArgument("name an artifact, or give --all; expected one of the two")
+        raise InvalidArgument("name an artifact, or give --all")
     with connect() as client:
         ids = [artifact_id] if artifact_id else [a["id"] for a in client.pages("/v1/artifacts", "artifacts", limit=200)]
         found = [client.post(f"/v1/artifacts/{each}/verify") for each in ids]
@@ -205,7 +205,7 @@ def verify(artifact_id: str | None, is_all: bool, as_json: bool) -> None:
     for each, problem in wrong:
         click.echo(f"{each}  {escaped(problem['path'] or '-')}  {problem['problem']}")
     files, size = sum(each["files"] for each in found), sum(each["bytes"] for each in found)
-    click.echo(f"{len(found)} artifacts: {files} files with {format_bytes(size)} are right, {len(wrong)} are not")
+    click.echo(f"{len(found)} artifacts: {files} files with {format_bytes(size)} are intact, {len(wrong)} are not")
     if wrong:
         damaged = ", ".join(dict.fromkeys(each for each, _ in wrong))
         raise ContentDamaged(f"content of {damaged} is missing or damaged; add it again with: rdukit artifact add")
@@ -214,7 +214,7 @@ def verify(artifact_id: str | None, is_all: bool, as_json: bool) -> None:
 @artifact.command()
 @click.argument("artifact_id", shell_complete=ARTIFACTS)
 @click.option(
-    "-o", "--output", default=None, type=click.Path(path_type=Path), help="SVG file to write, a name in .svg."
+    "-o", "--output", default=None, type=click.Path(path_type=Path), help="SVG file to write; its name ends in .svg."
 )
 @JSON_OPTION
 @TOKEN_OPTION
@@ -228,7 +228,7 @@ def lineage(artifact_id: str, output: Path | None, as_json: bool) -> None:
     from rdukit_platform.artifacts.picture import draw_lineage, graph_of
 
     if output is not None and output.suffix.lower() != ".svg":
-        raise InvalidArgument(f"--output is {str(output)!r}; expected a name that ends in .svg, as the picture is SVG")
+        raise InvalidArgument(f"--output is {str(output)!r}; expected a name that ends in .svg")
     with connect() as client:
         found = client.get(f"/v1/artifacts/{artifact_id}/lineage")
         url = client.url
@@ -265,5 +265,5 @@ def gc(dry_run: bool, as_json: bool) -> None:
     did = "would remove" if dry_run else "removed"
     click.echo(
         f"{did} {found['removed']} blobs with {format_bytes(found['removed_bytes'])}; "
-        f"kept {found['kept']} that artifacts name, and {found['young']} that are too young to tell"
+        f"kept {found['kept']} used by artifacts, and {found['young']} too young to judge"
     )

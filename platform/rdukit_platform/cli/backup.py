@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("place", type=click.Path(path_type=Path))
-@click.option("--verify", is_flag=True, help="Read the backup again afterwards, and compare every digest.")
+@click.option("--verify", is_flag=True, help="Read the backup again, and compare every digest.")
 @JSON_OPTION
 def backup(place: Path, verify: bool, as_json: bool) -> None:
-    """Back up the whole platform, also while it runs: database, artifacts, settings, faults of the node.
+    """Back up a stopped or running platform: database, artifacts, settings, faults of the node.
 
     PLACE is a file that ends in .tar, or a folder. A folder keeps its content, so the next backup into it copies only
     new content, and continues an interrupted one. Run the command on the machine of the home folder, as its user.
@@ -42,7 +42,7 @@ def backup(place: Path, verify: bool, as_json: bool) -> None:
     _report(manifest, place, as_json, {"verified": verify})
     if manifest.damaged:
         raise ContentDamaged(
-            f"{len(manifest.damaged)} blobs of the store are missing or damaged, so that the backup lacks them: "
+            f"the backup lacks {len(manifest.damaged)} blobs that are missing or damaged in the store: "
             f"{', '.join(manifest.damaged[:5])}"
         )
 
@@ -51,10 +51,10 @@ def backup(place: Path, verify: bool, as_json: bool) -> None:
 @click.argument("place", type=click.Path(path_type=Path))
 @click.option("--force", is_flag=True, help="Replace the state in the home folder and the database.")
 @click.option("--database", metavar="URL", default="", help="Database to write; sqlite: a file in the home folder.")
-@click.option("--verify", is_flag=True, help="Only compare every digest of the backup; restore nothing.")
+@click.option("--verify", is_flag=True, help="Only verify every digest of the backup; restore nothing.")
 @JSON_OPTION
 def restore(place: Path, force: bool, database: str, verify: bool, as_json: bool) -> None:
-    """Restore a backup into $RDUKIT_HOME, which is empty, and its database.
+    """Restore a backup into an empty $RDUKIT_HOME and its database.
 
     A backup of an older version is migrated. Jobs that had not ended run again when the platform starts. The same
     command continues an interrupted restore; until then nothing starts in the home folder.
@@ -98,7 +98,7 @@ def _report(manifest: "BackupManifest", place: Path, as_json: bool, more: dict[s
     click.echo(f"backup    {manifest.id} of {when}, rdukit {manifest.rdukit}, schema {manifest.schema}")
     click.echo(f"place     {place}")
     click.echo(f"database  {sum(manifest.rows.values())} rows of {manifest.database}")
-    click.echo(f"content   {blobs} blobs, {format_bytes(manifest.bytes)} in all")
+    click.echo(f"content   {blobs} blobs, {format_bytes(manifest.bytes)} in total")
     if more.get("verified"):
         click.echo("verified  every file matches its digest")
     if "home" in more:

@@ -33,7 +33,7 @@ def install(source: str, as_json: bool) -> None:
             made = client.install_box(folder)
         else:
             made = client.install_image(source)
-    said = "installed" if made["is_new"] else "unchanged: this content is already"
+    said = "installed" if made["is_new"] else "unchanged: the same content is already"
     show.print_answer(made, as_json, f"{said} {made['box']}; submit: rdukit job submit {made['name']} VERB")
 
 

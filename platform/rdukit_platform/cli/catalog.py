@@ -26,11 +26,15 @@ def catalog() -> None:
 
 @catalog.command()
 @click.argument("words", nargs=-1)
-@click.option("--kind", "kinds", type=Choice(KINDS), multiple=True, help="Only this kind; repeat.")
-@click.option("--task", "tasks", multiple=True, help="Only this task, such as segmentation; repeat.")
-@click.option("--family", "families", multiple=True, help="Only of this model of the zoo, such as gpt2; repeat.")
-@click.option("--modality", "modalities", multiple=True, help="Only with this kind of input, such as text; repeat.")
-@click.option("--licence", "licences", multiple=True, help="Only under this licence; repeat.")
+@click.option("--kind", "kinds", type=Choice(KINDS), multiple=True, help="Show only this kind; repeat for more.")
+@click.option("--task", "tasks", multiple=True, help="Show only this task, such as segmentation; repeat for more.")
+@click.option(
+    "--family", "families", multiple=True, help="Show only entries of this zoo model, such as gpt2; repeat for more."
+)
+@click.option(
+    "--modality", "modalities", multiple=True, help="Show only this kind of input, such as text; repeat for more."
+)
+@click.option("--licence", "licences", multiple=True, help="Show only this licence; repeat for more.")
 @click.option("--deprecated", is_flag=True, help="Deprecated ones, too.")
 @click.option("--sort", type=Choice(SORTS), default=None, help="Order. Default: the best matches first.")
 @click.option("--metric", default=None, help="Sort by this metric, the best first.")

@@ -69,8 +69,10 @@ def list_(as_json: bool) -> None:
 
 @context.command()
 @click.argument("name")
-@click.option("--url", required=True, help="Address of its gateway, such as https://rdukit.example.com.")
-@click.option("--token", default=None, metavar="TOKEN|@FILE", help="Token for it; otherwise log in there.")
+@click.option("--url", required=True, help="Address of the platform's gateway, such as https://rdukit.example.com.")
+@click.option(
+    "--token", default=None, metavar="TOKEN|@FILE", help="Token for the platform; without one, log in afterwards."
+)
 @click.option("--use", "is_used", is_flag=True, help="Use this platform from now on.")
 def add(name: str, url: str, token: str | None, is_used: bool) -> None:
     """Add a named platform. Its token is stored in the home folder (contexts.json, 0600).
@@ -123,7 +125,7 @@ def remove(name: str) -> None:
     before = read_contexts(home)
     contexts = before.without(name)
     write_contexts(home, contexts)
-    click.echo(f"{name} is removed; commands go to {contexts.current}")
+    click.echo(f"{name} was removed; commands go to {contexts.current}")
 
 
 def _tell_of_settings() -> None:
@@ -131,5 +133,5 @@ def _tell_of_settings() -> None:
     settings: Sequence[Any] = (CONTEXT, GATEWAY_URL)
     for setting in settings:
         if value := resolve(setting):
-            click.echo(f"the setting {setting.name} overrides it and is {value} (${setting.variable})", err=True)
+            click.echo(f"the setting {setting.name} ({value}, ${setting.variable}) overrides it", err=True)
             return

@@ -20,7 +20,7 @@ from rdukit_platform.cli.show import describe_progress
 from rdukit_platform.client.http import FINAL_STATES, ApiClient
 
 POLL_S: Final = 0.25
-#: Shortest time in seconds between two progress lines of a step, if the output is no terminal.
+#: Shortest time in seconds between two progress lines of a step, if the output is not a terminal.
 LINE_S: Final = 5.0
 
 

@@ -34,24 +34,24 @@ def endpoint() -> None:
 _EXPERT = click.option("--expert", default=None, help="Expert to serve, NAME or NAME:VERSION.")
 _BUNDLE = click.option(
     "--bundle", default=None, metavar="FILE|ID",
-    help="Bundle of experts to serve: a bundle.yaml whose files are artifact://ID, or an artifact that is one.",
+    help="Bundle of experts to serve: a bundle.yaml whose files are artifact://ID, or an artifact with one.",
 )  # fmt: skip
-_BOX = click.option("--box", default=None, help="Box to serve instead, NAME or NAME:VERSION of one's own.")
+_BOX = click.option("--box", default=None, help="Box to serve instead of an expert: NAME, or NAME:VERSION of your own.")
 _PEF = click.option(
     "--pef",
     default=None,
-    help="Artifact with the PEF (default: the expert's; a chat needs one compiled with purpose=serve).",
+    help="Artifact with the PEF (default: the expert's; chats need a PEF compiled with purpose=serve).",
 )
 _CHECKPOINT = click.option("--checkpoint", default=None, help="Artifact with the checkpoint (default: the expert's).")
 _TILES = click.option(
     "--tiles",
     type=click.IntRange(1, 1024),
     default=None,
-    help="Tiles of each replica [default: those that the PEF needs].",
+    help="Tiles of each replica [default: as the PEF needs].",
 )
-_IDLE_HELP = "Time without a call, such as 15m, after which its replicas end until the next call; 0: it keeps them."
+_IDLE_HELP = "Idle time, such as 15m, after which its replicas end until the next call; 0: never."
 _IDLE = Duration()
-_WAIT = click.option("--wait", is_flag=True, help="Return when all wanted replicas are ready.")
+_WAIT = click.option("--wait", is_flag=True, help="Wait until all wanted replicas are ready.")
 
 
 @endpoint.command()
@@ -185,13 +185,13 @@ def show_(name: str, tenant: str | None, as_json: bool) -> None:
 @_BOX
 @_PEF
 @_CHECKPOINT
-@click.option("--replicas", type=click.IntRange(0, 64), default=None, help="Number of replicas from now on.")
+@click.option("--replicas", type=click.IntRange(0, 64), default=None, help="New number of replicas.")
 @click.option(
     "--canary",
     type=click.IntRange(1, 99),
     default=None,
     metavar="PERCENT",
-    help="Percent of the calls for the new revision, or for the present canary.",
+    help="Percentage of calls for the new revision or the present canary.",
 )
 @click.option("--idle", "idle_s", type=_IDLE, default=None, help=_IDLE_HELP)
 @_TILES
@@ -282,15 +282,21 @@ def delete(name: str, as_json: bool) -> None:
 
 @endpoint.command()
 @click.argument("name", metavar="NAME", shell_complete=ENDPOINTS)
-@click.option("--prompt", default=None, help="Text for /v1/chat/completions; prints the answer when it is complete.")
+@click.option("--prompt", default=None, help="Text for /v1/chat/completions; the complete answer is printed.")
 @click.option(
     "--rows",
     default=None,
     metavar="FILE",
-    help="JSON file with a list of rows, - for stdin: numbers, or values by column name.",
+    help="JSON file with a list of rows (numbers, or values by column name); -: stdin.",
 )
-@click.option("--model", default=None, help="Expert of a bundle for the prompt [default: its first].")
-@click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True, help="Longest answer to a prompt.")
+@click.option("--model", default=None, help="Expert of a bundle for the prompt [default: the bundle's first].")
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(1),
+    default=64,
+    show_default=True,
+    help="Largest number of tokens in the answer to a prompt.",
+)
 @click.option(
     "--temperature",
     type=click.FloatRange(0, 2),
@@ -317,9 +323,11 @@ def call(
     if (prompt is None) == (rows is None):
         raise click.UsageError("Give either --prompt TEXT or --rows FILE.")
     if model is not None and prompt is None:
-        raise click.UsageError("--model chooses the expert for a --prompt; --rows go to the endpoint's only model.")
+        raise click.UsageError(
+            "--model chooses the expert for a --prompt; leave it out with --rows, which go to the only model."
+        )
     if temperature is not None and prompt is None:
-        raise click.UsageError("--temperature needs --prompt; outputs for --rows are not sampled.")
+        raise click.UsageError("--temperature needs --prompt, because outputs for --rows are not sampled.")
     with connect() as client:
         if prompt is not None:
             messages = [{"role": "user", "content": prompt}]

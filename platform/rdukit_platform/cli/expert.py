@@ -23,8 +23,8 @@ def expert() -> None:
 
 @expert.command()
 @click.argument("job", metavar="JOB", shell_complete=JOBS)
-@click.option("--name", required=True, help="Name of the expert; an existing one gets its next version.")
-@click.option("--description", default="", help="What it is good for.")
+@click.option("--name", required=True, help="Name of the expert; an existing name gets its next version.")
+@click.option("--description", default="", help="Description of its purpose.")
 @click.option("--licence", default=None, help="Licence of the checkpoint (default: that of the box).")
 @JSON_OPTION
 @TOKEN_OPTION
@@ -46,8 +46,8 @@ def promote(job: str, name: str, description: str, licence: str | None, as_json:
 
 
 @expert.command("list")
-@click.option("--search", default=None, help="Words that must occur in name, description or box.")
-@click.option("--box", default=None, help="Only experts of this box, NAME or NAME:VERSION.")
+@click.option("--search", default=None, help="Words that have to occur in name, description or box.")
+@click.option("--box", default=None, help="Show only experts of this box, NAME or NAME:VERSION.")
 @click.option("--deprecated", is_flag=True, help="Deprecated ones, too.")
 @show.page_options
 @JSON_OPTION
@@ -145,7 +145,7 @@ def compare(a: str, b: str, as_json: bool) -> None:
 
 @expert.command()
 @click.argument("name", metavar="NAME[:VERSION]", shell_complete=EXPERTS)
-@click.option("--reason", required=True, help="Reason, and what to use instead.")
+@click.option("--reason", required=True, help="Reason, and a replacement.")
 @JSON_OPTION
 @TOKEN_OPTION
 def deprecate(name: str, reason: str, as_json: bool) -> None:

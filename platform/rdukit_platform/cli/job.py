@@ -49,9 +49,11 @@ def job() -> None:
 @queue_options
 @click.option("--key", default=None, help="Idempotency key: the same key gives the same job.")
 @click.option("--pipeline", type=click.Path(path_type=Path), default=None, help="A pipeline file (YAML) instead.")
-@click.option("-f", "--file", "file", type=click.Path(path_type=Path), help="A file of jobs instead; - is stdin.")
-@click.option("--dry-run", is_flag=True, help="Only let the platform check the request; nothing is recorded.")
-@click.option("--wait", is_flag=True, help="Wait for the end; exit status 4 if it does not succeed.")
+@click.option(
+    "-f", "--file", "file", type=click.Path(path_type=Path), help="File of jobs instead of BOX and VERB; -: stdin."
+)
+@click.option("--dry-run", is_flag=True, help="Only check the request on the platform, without recording it.")
+@click.option("--wait", is_flag=True, help="Wait for the end; the exit status is 4 if the job does not succeed.")
 @JSON_OPTION
 @TOKEN_OPTION
 def submit(
@@ -88,10 +90,12 @@ def submit(
         path, body = "/v1/pipelines", read_pipeline(pipeline, key)
     else:
         if not box or not verb:
-            raise InvalidArgument("BOX and VERB are missing, or -f, or --pipeline; list boxes with: rdukit box list")
+            raise InvalidArgument(
+                "BOX and VERB are missing; pass them, -f or --pipeline; list boxes with: rdukit box list"
+            )
         if "/" in box:
             raise InvalidArgument(
-                f"BOX {box} is a path; a job names a box: install yours with `rdukit box install {box}`, which "
+                f"BOX {box} is a path; expected a box's name: install yours with `rdukit box install {box}`, which "
                 f"prints its name"
             )
         parameters = {k: parse_value(v) for k, v in parse_name_values("--set", settings).items()}
@@ -120,14 +124,14 @@ def _check_alone(option: str, allowed: Collection[str]) -> None:
 
 
 @job.command("list")
-@click.option("--state", type=Choice([str(s) for s in JobState]), default=None, help="Only jobs in this state.")
+@click.option("--state", type=Choice([str(s) for s in JobState]), default=None, help="Show only jobs in this state.")
 @click.option(
-    "--label", "labels", multiple=True, metavar="KEY=VALUE", help="Only jobs with this label; repeat for more."
+    "--label", "labels", multiple=True, metavar="KEY=VALUE", help="Show only jobs with this label; repeat for more."
 )
 @click.option(
     "--search", default=None, metavar="WORDS",
-    help="Only jobs with all these words in name, box, verb, reason, labels or submitter, or at the beginning of the "
-    "id.",
+    help="Show only jobs with all these words in name, box, verb, reason, labels or submitter, or at the beginning of "
+        "the id.",
 )  # fmt: skip
 @VIEWED_TENANT
 @show.page_options
@@ -178,7 +182,7 @@ def show_(job_id: str, tenant: str | None, as_json: bool) -> bool:
         ("job", found["id"]),
         ("name", found["name"]),
         ("what", f"{found['verb']} of box {found['box']}, {found['tiles']} tiles"),
-        ("members", f"{found['members']}, each with as many tiles" if found["members"] > 1 else None),
+        ("members", f"{found['members']}, each with the job's tiles" if found["members"] > 1 else None),
         ("state", f"{found['state']}{' (' + found['reason'] + ')' if found['reason'] else ''}"),
         ("do", found["advice"] if found["reason"] != "completed" else None),
         ("waits for", found["waits_for"]),

@@ -34,9 +34,9 @@ class Deadline(click.ParamType[dict[str, object]]):
                 return {"deadline_s": Duration().convert(text, param, ctx)}
             at = datetime.fromisoformat(text)
         except (ValueError, click.BadParameter):
-            self.fail(f"{text!r} is no time; expected such as 2h, or 2026-11-30T08:00Z", param, ctx)
+            self.fail(f"{text!r} is not a time; expected a value such as 2h or 2026-11-30T08:00Z", param, ctx)
         if at.tzinfo is None:
-            self.fail(f"{text!r} has no zone; expected {text}Z for UTC, or {text}+01:00", param, ctx)
+            self.fail(f"{text!r} has no time zone; expected {text}Z for UTC, or {text}+01:00", param, ctx)
         return {"deadline": at.isoformat()}
 
 
@@ -57,16 +57,16 @@ _QUEUE_OPTIONS: Final = (
     *map(_plain_option, CHOICES),
     click.option(
         "--run-limit", "run_limit_s", type=Duration(), default=None,
-        help="Time after which an attempt ends, such as 90s, 15m or 2h; short jobs may start earlier.",
+        help="Run limit of an attempt, such as 90s, 15m or 2h; jobs with short limits may start earlier.",
     ),
     click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label KEY=VALUE; repeat for more."),
     click.option(
         "--deadline", type=Deadline(), default=None,
-        help="Deadline, such as 2h (from now) or 2026-11-30T08:00Z; the job fails if it is missed.",
+        help="Deadline, such as 2h (from now) or 2026-11-30T08:00Z; the job fails if it misses it.",
     ),
     click.option(
         "--retry-on", "retry_on", multiple=True, metavar="CAUSE",
-        help="Retry only after this outcome of an attempt, such as box-lost, or error code; repeat for more.",
+        help="Retry only after this outcome of an attempt, such as box-lost, or this error code; repeat for more.",
     ),
     click.option("--retry-backoff", type=Duration(), default=None, help="First pause; it doubles after each failure."),
     click.option("--retry-max-backoff", type=Duration(), default=None, help="Longest pause before an attempt."),

@@ -49,7 +49,7 @@ def _read_job(document: object, where: str) -> dict[str, object]:
     from rdukit_platform.jobs.schemas import JobRequest
 
     if not isinstance(document, dict):
-        raise InvalidArgument(f"{where} is no mapping; expected apiVersion, kind, and the keys of a job")
+        raise InvalidArgument(f"{where} is not a mapping; expected apiVersion, kind, and the keys of a job")
     for key, legal in (("apiVersion", API_VERSION), ("kind", KIND)):
         if document.get(key) != legal:
             found = f"is {str(document[key])[:64]!r}" if key in document else "is missing"
@@ -83,7 +83,7 @@ def file_schema() -> dict[str, object]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **schema,
         "title": KIND,
-        "description": "A document of a file for: rdukit job submit -f FILE.",
+        "description": "Print a document for: rdukit job submit -f FILE.",
         "properties": {**own, **schema["properties"]},
         "required": [*own, *schema["required"]],
     }
@@ -94,7 +94,7 @@ def submit_file(file: Path, *, is_dry: bool, wait: bool, as_json: bool) -> None:
 
     Raises:
         NotFound: there is no such file.
-        InvalidArgument: a document is no job, or not legal.
+        InvalidArgument: a document is not a job, or not legal.
     """
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text()
@@ -137,7 +137,7 @@ def read_request(path: Path, what: str, keys: str) -> dict[str, Any]:
 
     Raises:
         NotFound: there is no such file.
-        InvalidArgument: it is no YAML mapping, or has a value that is ambiguous in YAML or not in JSON.
+        InvalidArgument: it is not a YAML mapping, or has a value that is ambiguous in YAML or not in JSON.
     """
     try:
         text = path.read_text()
@@ -147,7 +147,7 @@ def read_request(path: Path, what: str, keys: str) -> dict[str, Any]:
         raise InvalidArgument(f"{what} file {path} is not text: {cause}") from cause
     (body,) = _read_plainly(text, f"{what} file {path}", 1)
     if not isinstance(body, dict):
-        raise InvalidArgument(f"{what} file {path} holds no mapping; expected the keys {keys}")
+        raise InvalidArgument(f"{what} file {path} is not a mapping; expected the keys {keys}")
     return body
 
 
@@ -161,7 +161,7 @@ def _read_plainly(text: str, name: str, most: int) -> list[object]:
         strange = find_infinite(document.value)
         if strange is not None:
             path, value = strange
-            message = f"{value} is no number that a request can have; expected a finite number"
+            message = f"{value} is not valid in a request; expected a finite number"
             faults.append(Diagnostic(document.mark_of(path), path, message))
     if faults:
         told = "; ".join(f"line {fault.mark.line}, {fault.key}: {fault.message}" for fault in faults[:MAX_FAULTS])
@@ -222,7 +222,7 @@ def watched(
     """
     try:
         for name in names:
-            click.echo(f"waiting for {name}; Ctrl-C leaves it running, rdukit {command} {end} ends it", err=True)
+            click.echo(f"waiting for {name}; Ctrl-C stops waiting; to end it: rdukit {command} {end}", err=True)
         yield
     except KeyboardInterrupt:
         if as_json:
@@ -230,7 +230,7 @@ def watched(
         click.echo("", err=True)  # after the terminal's ^C
         for name in names:
             look, stop = f"rdukit {command} show {name}", f"rdukit {command} {end} {name}"
-            click.echo(f"{name} goes on; show it: {look}; end it: {stop}", err=True)
+            click.echo(f"{name} continues; to show it: {look}; to end it: {stop}", err=True)
         raise
 
 

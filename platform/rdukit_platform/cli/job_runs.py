@@ -33,7 +33,7 @@ _GROUPS: Final = (
 @click.option("--name", default=None, help="Name of the new job (default: that of JOB).")
 @queue_options
 @click.option("--key", default=None, help="Idempotency key: the same key gives the same job.")
-@click.option("--wait", is_flag=True, help="Wait for the end; exit status 4 if it does not succeed.")
+@click.option("--wait", is_flag=True, help="Wait for the end; the exit status is 4 if the job does not succeed.")
 @JSON_OPTION
 @TOKEN_OPTION
 def clone(
@@ -99,15 +99,15 @@ def profile(job_id: str, output: Path) -> None:
 def _why_no_profile(job: Mapping[str, Any]) -> str:
     """Say why a job has no profile, and what to do (pure)."""
     if not job["profile"]:
-        return f"job {job['id']} was submitted without one; run it again: rdukit job clone {job['id']} --profile"
+        return f"job {job['id']} was submitted without a profile; run it again: rdukit job clone {job['id']} --profile"
     if job["state"] == "succeeded":
         return f"job {job['id']} has no profile; its log has the reason: rdukit job logs {job['id']}"
-    return f"job {job['id']} is {job['state']}; a job has its profile once it has succeeded"
+    return f"job {job['id']} is {job['state']}; its profile exists once it has succeeded"
 
 
 @click.command()
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=JOBS)
-@click.option("--all", "show_all", is_flag=True, help="Also show parameters that are equal in all jobs.")
+@click.option("--all", "show_all", is_flag=True, help="Show parameters that are equal in all jobs, too.")
 @JSON_OPTION
 @TOKEN_OPTION
 def compare(jobs: Sequence[str], show_all: bool, as_json: bool) -> None:
@@ -129,9 +129,9 @@ def compare(jobs: Sequence[str], show_all: bool, as_json: bool) -> None:
 
 @click.command()
 @click.argument("job_id", metavar="JOB", shell_complete=JOBS)
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV: a line per time, a column per metric.")
-@click.option("--all", "is_all", is_flag=True, help="Every step, from the artifact metrics of an ended job.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), default=None, help="Write to this file.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV: one line per time, one column per metric.")
+@click.option("--all", "is_all", is_flag=True, help="Print every step, from the artifact metrics of an ended job.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), default=None, help="File to write to.")
 @JSON_OPTION
 @TOKEN_OPTION
 def metrics(job_id: str, as_csv: bool, is_all: bool, out: Path | None, as_json: bool) -> None:
@@ -142,7 +142,7 @@ def metrics(job_id: str, as_csv: bool, is_all: bool, out: Path | None, as_json: 
     Example: rdukit job metrics job-7k2m9x41abcd
     """
     if as_csv and as_json:
-        raise InvalidArgument("--csv cannot be combined with --json; give one of them")
+        raise InvalidArgument("--csv and --json cannot be combined; choose one")
     with connect() as client:
         if is_all:
             points = _every_step(client, job_id)
@@ -174,13 +174,13 @@ def _every_step(client: "ApiClient", job_id: str) -> list[dict[str, Any]]:
     job, text = client.get(f"/v1/jobs/{job_id}"), io.BytesIO()
     if "metrics" not in job["outputs"]:
         raise NotFound(
-            f"job {job_id} is {job['state']} and has no artifact metrics; leave out --all to see its progress events"
+            f"job {job_id} is {job['state']} and has no artifact metrics; leave out --all to print its progress events"
         )
     client.download(f"/v1/artifacts/{job['outputs']['metrics']}/content", text)
     try:
         return [{"values": dict(json.loads(line))} for line in text.getvalue().splitlines()]
     except (TypeError, ValueError) as cause:
-        raise InvalidArgument(f"artifact metrics of job {job_id} is no lines of JSON objects") from cause
+        raise InvalidArgument(f"artifact metrics of job {job_id} is damaged; expected lines of JSON objects") from cause
 
 
 def comparison_rows(found: Mapping[str, Any], *, show_all: bool = False) -> list[tuple[str, ...]]:

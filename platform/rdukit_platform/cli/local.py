@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(0, 65535), default=None, help="Port to listen on; 0 takes a free one.")
+@click.option("--port", type=click.IntRange(0, 65535), default=None, help="Port to listen on; 0: any free port.")
 @click.option("--host", default=None, help="Address to listen on (default 127.0.0.1).")
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as one line of JSON.")
 def up(port: int | None, host: str | None, as_json: bool) -> None:
@@ -56,10 +56,10 @@ STEPS: Final = ("preprocess", "compile", "train", "infer")
 @click.command()
 @click.argument("box", default="logreg")
 @click.option("--home", type=click.Path(path_type=Path), default=None, help="Home folder (default: a new one).")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Port; 0 takes a free one.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Port; 0: any free port.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
 def demo(box: str, home: Path | None, port: int, as_json: bool) -> None:
-    """Run preprocess, compile, train and infer on real digits, and stop.
+    """Run preprocess, compile, train and infer on real digits, then stop.
 
     Starts the platform, runs the pipeline preprocess, compile, train, infer through its REST API, prints the accuracy
     on unseen digits, and stops everything. The exit status is 0 only if the accuracy reaches 0.90.
@@ -142,9 +142,9 @@ def _print_outcome(outcome: dict[str, Any]) -> None:
         ("ARTIFACT", "ID", "SIZE", "CONTENT"),
         [(a["name"], a["id"], format_bytes(a["bytes"]), a["path"]) for a in outcome["artifacts"]],
     )
-    click.echo(f"\nhome      {outcome['home']}; the platform is stopped, start it again with:")
+    click.echo(f"\nhome      {outcome['home']}; the platform was stopped; start it again with:")
     click.echo(f"          RDUKIT_HOME={outcome['home']} rdukit up")
-    click.echo(f"console   {outcome['console']} (while it ran)")
+    click.echo(f"console   {outcome['console']} (while the platform ran)")
     if outcome["accuracy"] is not None:
         click.echo(f"accuracy  {outcome['accuracy']:.4f} on held-out digits (bar: {ACCURACY_BAR:.2f})")
     else:

@@ -19,13 +19,16 @@ _NO_TOKEN: Final = "none"
 
 
 @click.command()
-@click.option("--url", default=None, help="The gateway; default: the setting gateway.url, or this home folder's.")
+@click.option(
+    "--url", default=None, help="URL of the gateway; default: the setting gateway.url, or this home folder's gateway."
+)
 @click.option("--name", default=None, help="Name of the token; default: this machine's name.")
-@click.option("--no-browser", is_flag=True, help="Only print the address; open no browser.")
+@click.option("--no-browser", is_flag=True, help="Only print the address, without opening a browser.")
 @CONTEXT_OPTION
 @JSON_OPTION
 def login(url: str | None, name: str | None, no_browser: bool, as_json: bool) -> None:
-    """Log in by the console, in a browser on any machine. The token is stored in the home folder (login.json, 0600).
+    """Log in through the console, in a browser on any machine. The token is stored in the home folder (login.json,
+    0600).
 
     With --context it is stored under that name (contexts.json). The command prints an address and a code: open the
     address, log in, compare the code, and allow it.
@@ -70,7 +73,7 @@ def logout() -> None:
             client.post("/v1/logout")
             click.echo("logged out", err=True)
         except RdukitError as error:
-            click.echo(f"the token is deleted here, but was not ended: {error.message}", err=True)
+            click.echo(f"the token was deleted here, but not revoked on the platform: {error.message}", err=True)
     forget_login(home, kept)
 
 
@@ -78,7 +81,7 @@ def logout() -> None:
 @JSON_OPTION
 @TOKEN_OPTION
 def whoami(as_json: bool) -> None:
-    """Show your identity on the platform: user, tenant, role, and the end of the token.
+    """Show your identity on the platform: user, tenant, role and token expiry.
 
     Example: rdukit whoami
 

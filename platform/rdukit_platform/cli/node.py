@@ -105,7 +105,7 @@ def release(lease: str, reason: str, node: str, as_json: bool) -> None:
 @click.command()
 @COMPONENT
 @click.option("--start", default=None, metavar="TIME", help="ISO time, by default in UTC (default: now).")
-@click.option("--end", default=None, metavar="TIME", help="End (default: until it is ended by command).")
+@click.option("--end", default=None, metavar="TIME", help="End (default: until a command ends it).")
 @click.option("--deadline", type=click.FloatRange(0), default=None, metavar="S", help="Grace in seconds.")
 @click.option("--reason", required=True, help="Reason, for the logs and for users with waiting jobs.")
 @NODE_OPTION
@@ -181,7 +181,7 @@ def node_row(node: Mapping[str, Any]) -> tuple[str, ...]:
 
 @click.command()
 @click.argument("node", metavar="NODE", shell_complete=NODES)
-@click.option("--wait", is_flag=True, help="Return when the node has left.")
+@click.option("--wait", is_flag=True, help="Wait until the node has left.")
 @JSON_OPTION
 @TOKEN_OPTION
 def leave(node: str, wait: bool, as_json: bool) -> None:
@@ -240,15 +240,17 @@ def rejoin(node: str, as_json: bool) -> None:
 @click.option("--database", default=None, help="SQLAlchemy URL of the platform's database.")
 @click.option("--broker", default=None, help="Celery URL of its broker.")
 @click.option(
-    "--artifacts", default=None, help="Its artifacts: a folder that this machine also mounts, or s3://BUCKET/PREFIX."
+    "--artifacts",
+    default=None,
+    help="Artifacts of the platform: a folder that this machine also mounts, or s3://BUCKET/PREFIX.",
 )
 @click.option("--name", default=None, help="Name of the node (default: the host's name).")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the node; may be repeated.")
 @click.option("--platform", default=None, help="Platform of the emulated node, as for rdukit node start.")
 @click.option(
     "--replicas", type=click.IntRange(0), default=None, metavar="N",
-    help="Largest number of replicas; above 0 only on the gateway's machine, as they listen on sockets (default 0, "
-    "or the setting worker.replicas).",
+    help="Largest number of replicas; above 0 only on the gateway's machine, because replicas listen on sockets "
+        "(default 0, or the setting worker.replicas).",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON when it has joined.")
 def join(
@@ -313,8 +315,7 @@ def chosen_part(node: str, named: str) -> tuple[str, str]:
         return node, named
     if node not in {"-", named}:
         raise InvalidArgument(
-            f"{named!r} is a node's name, and --node names {node!r}; expected one of them, or a path "
-            "such as /NODE/XRDU_0"
+            f"{named!r} is a node's name, but --node names {node!r}; give one of them, or a path such as /NODE/XRDU_0"
         )
     return named, "/NODE"
 
@@ -349,7 +350,7 @@ def change_words(answer: Mapping[str, Any]) -> list[str]:
         lines += [f"lease {lease} is still there" for lease in row["leases"]]
         if row["leases"] and row["state"] == "draining" and row["deadline"] is None:
             lines.append(
-                "jobs there go on until they end, and replicas of endpoints stay; to move them: "
+                "jobs there run to their end, and replicas of endpoints stay; to move them: "
                 f"rdukit node drain {name} --deadline SECONDS, or rdukit node leave there"
             )
         return lines
@@ -359,7 +360,7 @@ def change_words(answer: Mapping[str, Any]) -> list[str]:
         job = f", job {lease['job']}" if lease.get("job") else ""
         return [f"{name}: lease {lease['lease']} of {lease['application']}{job} ended"]
     window = answer["window"]
-    end = "until it is ended by command" if window["ends_at"] is None else f"until {_stamp(window['ends_at'])}"
+    end = "until a command ends it" if window["ends_at"] is None else f"until {_stamp(window['ends_at'])}"
     return [f"{name}: maintenance window {window['window']} of {window['component']}, "
             f"{_stamp(window['starts_at'])} {end}"]  # fmt: skip
 

@@ -36,7 +36,9 @@ def pipeline() -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--no-cache", is_flag=True, help="Run all steps, even if earlier jobs have made the same outputs.")
 @click.option("--key", default=None, help="Idempotency key: the same key gives the same pipeline.")
-@click.option("--watch", is_flag=True, help="Show it until it ends; exit status 4 if it does not succeed.")
+@click.option(
+    "--watch", is_flag=True, help="Show the pipeline until it ends; the exit status is 4 if it does not succeed."
+)
 @JSON_OPTION
 @TOKEN_OPTION
 def submit(file: Path, no_cache: bool, key: str | None, watch: bool, as_json: bool) -> None:
@@ -84,7 +86,9 @@ def list_(limit: int, cursor: str | None, as_json: bool) -> None:
 
 @pipeline.command("show")
 @click.argument("pipeline_id", metavar="PIPELINE", shell_complete=PIPELINES)
-@click.option("--watch", is_flag=True, help="Show it until it ends; exit status 4 if it does not succeed.")
+@click.option(
+    "--watch", is_flag=True, help="Show the pipeline until it ends; the exit status is 4 if it does not succeed."
+)
 @JSON_OPTION
 @TOKEN_OPTION
 def show_(pipeline_id: str, watch: bool, as_json: bool) -> None:

@@ -13,8 +13,10 @@ from rdukit_platform.cli import connect, show
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--svg", type=click.Path(path_type=Path), default=None, metavar="OUT", help="Draw it into this file.")
-@click.option("--boxes", is_flag=True, help="Ask the platform which boxes exclude verbs from caching.")
+@click.option(
+    "--svg", type=click.Path(path_type=Path), default=None, metavar="OUT", help="File for a drawing of the graph."
+)
+@click.option("--boxes", is_flag=True, help="Ask the platform which verbs boxes exclude from caching.")
 @JSON_OPTION
 @TOKEN_OPTION
 def graph(file: Path, svg: Path | None, boxes: bool, as_json: bool) -> None:
@@ -89,5 +91,5 @@ def pipeline_schema() -> dict[str, object]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **PipelineRequest.model_json_schema(),
         "title": "Pipeline",
-        "description": "A file for: rdukit pipeline submit FILE.",
+        "description": "Print a file for: rdukit pipeline submit FILE.",
     }

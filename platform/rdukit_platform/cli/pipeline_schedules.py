@@ -20,11 +20,11 @@ from rdukit_platform.cli.complete import SCHEDULES
 @click.option("--name", default=None, help="Name of the schedule [default: the pipeline's].")
 @click.option(
     "--missed", type=Choice(("skip", "latest")), default="skip", show_default=True,
-    help="Due times missed while the platform was down: skip them, or run the latest.",
+    help="Action for due times missed while the platform was down: skip them, or run the latest.",
 )  # fmt: skip
 @click.option(
     "--overlap", type=Choice(("skip", "queue")), default="skip", show_default=True,
-    help="If the previous run's pipeline is still open: skip the run, or queue it.",
+    help="Action if the previous run's pipeline has not ended: skip the run, or queue it.",
 )  # fmt: skip
 @JSON_OPTION
 @TOKEN_OPTION

@@ -48,7 +48,7 @@ def print_answer(answer: object, as_json: bool, text: str) -> None:
 def page_options(command: Command) -> Command:
     """Add the options of a page, ``--limit`` and ``--cursor``, to a command that lists something."""
     count = click.IntRange(1, 200)
-    limit = click.option("--limit", type=count, default=50, show_default=True, help="Largest number of lines.")
+    limit = click.option("--limit", type=count, default=50, show_default=True, help="Largest number of rows.")
     cursor = click.option("--cursor", default=None, help="next_cursor of the previous page.")
     return limit(cursor(command))
 
@@ -132,9 +132,9 @@ def describe_attempt(attempt: Mapping[str, Any]) -> str:
 _WHY = {
     "submitted": "an earlier step of its pipeline has not ended",
     "queued": "the scheduler has not considered it yet",
-    "starting": "it waits for nothing: its box starts",
-    "running": "it waits for nothing: it runs",
-    "retrying": "its last attempt failed, and the next one follows after a pause",
+    "starting": "not waiting: its box is starting",
+    "running": "not waiting: it runs",
+    "retrying": "its last attempt failed; the next one follows after a pause",
     "paused": "a user has paused it",
 }
 
@@ -199,9 +199,13 @@ def audit() -> None:
 
 
 @audit.command("list")
-@click.option("--action", default=None, help="Only this action, such as token.create; request: refused requests.")
+@click.option("--action", default=None, help="Show only this action, such as token.create; request: refused requests.")
 @click.option("--outcome", type=Choice(["done", "refused"]), default=None, help="Only this outcome.")
-@click.option("--about", default=None, help="Only actions of or on this: a job, a token, a tenant, nobody.")
+@click.option(
+    "--about",
+    default=None,
+    help="Show only actions by or on this job, token or tenant; nobody: callers without a token.",
+)
 @page_options
 @JSON_OPTION
 @TOKEN_OPTION
@@ -234,7 +238,7 @@ def list_(
 @audit.command()
 @click.option(
     "--file", "exported", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None,
-    help="Verify a file of rdukit audit export, without a gateway.",
+    help="Verify a file written by rdukit audit export, without a gateway.",
 )  # fmt: skip
 @JSON_OPTION
 @TOKEN_OPTION

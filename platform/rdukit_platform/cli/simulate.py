@@ -49,7 +49,7 @@ DEFAULT_PLATFORM = "SN30-8"
 
 @click.group(cls=ExtensibleGroup, extended_by="rdukit.simulate.commands")
 def simulate() -> None:
-    """Simulate the scheduler with other jobs, or a training on more machines.
+    """Simulate the scheduler with other jobs, or project a training onto more machines.
 
     Example: rdukit simulate queue --jobs 2000 --tenants 20 --nodes 4
 
@@ -58,8 +58,15 @@ def simulate() -> None:
 
 
 @simulate.command()
-@click.option("--swf", type=click.Path(path_type=Path), default=None, help="A trace in the Standard Workload Format.")
-@click.option("--jobs", type=click.IntRange(1, 1_000_000), default=None, help="Jobs to draw instead.  [default: 1000]")
+@click.option(
+    "--swf", type=click.Path(path_type=Path), default=None, help="File with a trace in the Standard Workload Format."
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, 1_000_000),
+    default=None,
+    help="Number of jobs to draw without a trace.  [default: 1000]",
+)
 @click.option("--tenants", type=click.IntRange(1, 10_000), default=None, help="Number of tenants.  [default: 10]")
 @click.option("--seed", type=int, default=None, help="Seed of drawn jobs; equal seeds give equal jobs. [default: 0]")
 @click.option(
@@ -73,7 +80,8 @@ def simulate() -> None:
     "--platform",
     type=Choice(tuple(NODES)),
     default=None,
-    help=f"Platform of each node: its tiles, RDUs, XRDUs and concurrent applications.  [default: {DEFAULT_PLATFORM}]",
+    help=f"Platform of each node, which determines its tiles, RDUs, XRDUs and concurrent applications.  [default: "
+    f"{DEFAULT_PLATFORM}]",
 )
 @click.option(
     "--tiles",
@@ -149,15 +157,15 @@ def simulate() -> None:
     type=Choice(tuple(map(str, QueuePolicy))),
     default=str(QueuePolicy.FAIR),
     show_default=True,
-    help="Order of the queue: the scheduler's, or for comparison by age alone (EASY backfill).",
+    help="Order of the queue: the scheduler's, or only by age for comparison (EASY backfill).",
 )
-@click.option("--slots", type=click.IntRange(0), default=0, help="Worker slots of all nodes; 0: as many as tiles.")
+@click.option("--slots", type=click.IntRange(0), default=0, help="Worker slots of all nodes; 0: one per tile.")
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     default=None,
-    help="SVG file for a picture of the tiles in use, also per RDU, and of the waiting jobs.",
+    help="SVG file for a picture of tiles in use, also per RDU, and of waiting jobs.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def queue(
@@ -179,22 +187,24 @@ def queue(
     Example: rdukit simulate queue --jobs 3000 --tenants 20 --nodes 4 --load 1.1
     """
     if output is not None and output.suffix != ".svg":
-        raise InvalidArgument(f"a picture is SVG and its name ends in .svg, not {output.name!r}")
+        raise InvalidArgument(f"the picture's name is {output.name!r}; expected a name that ends in .svg")
     if output is not None and not output.parent.is_dir():
-        raise InvalidArgument(f"there is no folder {str(output.parent)!r} for the picture; make it first")
+        raise InvalidArgument(f"the folder {str(output.parent)!r} for the picture does not exist; create it first")
     if platform and tiles:
-        raise InvalidArgument("--platform and --tiles are given; expected one of them, as a platform has its tiles")
+        raise InvalidArgument(
+            "--platform and --tiles cannot be combined, because a platform determines its tiles; give one of them"
+        )
     spec = None if tiles else NODES[platform or DEFAULT_PLATFORM]
     tiles = tiles or NODES[platform or DEFAULT_PLATFORM].tiles
     if break_every and spec is None:
-        raise InvalidArgument("--break-every breaks RDUs, and --tiles has none; give --platform")
+        raise InvalidArgument("--break-every breaks RDUs, but nodes by --tiles have none; give --platform")
     if policy == QueuePolicy.EASY and quotas:
         raise InvalidArgument(
-            "--policy easy and --quota are given; expected one of them: the order by age ignores quotas"
+            "--policy easy and --quota cannot be combined, because the order by age ignores quotas; give one of them"
         )
     total = nodes * tiles
     if constrained and not zones:
-        raise InvalidArgument("--constrained needs zones, and there are none; add, for example, --zones 4")
+        raise InvalidArgument("--constrained needs zones; add, for example, --zones 4")
     parts = (urgent, gangs, wide, constrained)
     trace = _choose_trace(swf, (jobs, tenants, seed, load), parts, tiles, nodes, zones)
     system = SimulatedSystem(
@@ -253,7 +263,7 @@ def _read_quotas(texts: Sequence[str], trace: Sequence[TraceJob]) -> dict[str, T
     tenants, quotas = {job.tenant_id for job in trace}, dict[str, TenantShare]()
     for tenant, text in parse_name_values("--quota", texts).items():
         if not text.isdigit():
-            raise InvalidArgument(f"--quota {tenant}={text[:80]}: that is no count of tiles; expected {tenant}=32")
+            raise InvalidArgument(f"--quota {tenant}={text[:80]} is not a number of tiles; expected {tenant}=32")
         if tenant not in tenants:
             some = ", ".join(sorted(tenants)[:5])
             raise InvalidArgument(f"--quota {tenant[:80]}: that tenant has no jobs in the trace; expected {some}, …")
@@ -268,7 +278,7 @@ def _describe_part(name: str, count: int, wait_mean_s: float) -> list[tuple[str,
 def _describe(figures: QueueFigures, tiles: int, *, has_racks: bool = False) -> list[tuple[str, str]]:
     return [
         ("jobs", f"{figures.jobs}"),
-        ("refused, what no node has", f"{figures.refused}"),
+        ("refused for lack of a node", f"{figures.refused}"),
         ("preempted", f"{figures.preempted}"),
         ("lost with a node", f"{figures.lost}"),
         *([("lost with an RDU", f"{figures.broken}")] if figures.broken else []),

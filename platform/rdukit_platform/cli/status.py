@@ -67,7 +67,7 @@ def _without_answer(url: str, error: Unavailable | None = None) -> PartStatus:
     if url not in {"", own_url(home)} or home.find_up() is None:
         cause = None if error is None else error.__cause__
         if error is not None and not isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout):
-            text = error.message if cause is None else f"the program at {url} does not answer like a gateway"
+            text = error.message if cause is None else f"the program at {url} is not a gateway"
             return PartStatus("platform", "unknown", text, detail)
         return PartStatus("platform", "stopped", "not running; start one: rdukit up", detail)
     return PartStatus("platform", "starting", f"not ready yet; its logs are in {home.logs}", detail)

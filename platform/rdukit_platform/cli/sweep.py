@@ -20,13 +20,13 @@ LOOK_S: Final = 1.0
 #: Split that trials are compared on → words after the objective.
 _SPLITS: Final[Mapping[str | None, str]] = {
     "dev": ", on the dev split",
-    "test": ", on the test split, which trainings also report: the best figures are too good",
+    "test": ", on the test split, which trainings also report, so the best figures are too good",
 }
 
 
 @click.group(cls=ExtensibleGroup)
 def sweep() -> None:
-    """Try a training with several values of its parameters, and show which are best.
+    """Run a training with several values of its parameters, and show the best ones.
 
     Example: rdukit sweep list
 
@@ -40,10 +40,12 @@ def sweep() -> None:
 @click.option("--verb", default="train", show_default=True, help="Verb of the box.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A parameter of all trials.")
 @click.option("--input", "inputs", multiple=True, metavar="SLOT=ARTIFACT", help="An input of all trials.")
-@click.option("--grid", multiple=True, metavar="NAME=V,V", help="Values of a parameter; all combinations are tried.")
-@click.option("--random", multiple=True, metavar="NAME=SPEC", help="Draw from V,V or LOW:HIGH[:log][:int].")
 @click.option(
-    "--optuna", multiple=True, metavar="NAME=SPEC", help="As --random, but Optuna chooses by earlier results."
+    "--grid", multiple=True, metavar="NAME=V,V", help="Values of a parameter; the sweep tries all combinations."
+)
+@click.option("--random", multiple=True, metavar="NAME=SPEC", help="Draw values from V,V or LOW:HIGH[:log][:int].")
+@click.option(
+    "--optuna", multiple=True, metavar="NAME=SPEC", help="Like --random, but Optuna chooses values by earlier results."
 )
 @click.option("--minimize", default=None, metavar="METRIC", help="Metric to minimize (default: loss).")
 @click.option("--maximize", default=None, metavar="METRIC", help="Metric to maximize.")
@@ -58,25 +60,26 @@ def sweep() -> None:
     "--stop-early",
     default=None,
     metavar="METRIC[:maximize]",
-    help="Metric by which trials worse than the median are ended.",
+    help="Metric by which trials worse than the median are stopped.",
 )
-@click.option("--stop-after", type=click.IntRange(0), default=None, help="First step at which trials may be ended.")
+@click.option("--stop-after", type=click.IntRange(0), default=None, help="First step at which trials may be stopped.")
 @click.option(
-    "--stop-trials", type=click.IntRange(1), default=None, help="Successful trials before any is ended (default: 3)."
+    "--stop-trials",
+    type=click.IntRange(1),
+    default=None,
+    help="Number of successful trials before any is stopped (default: 3).",
 )
 @click.option("--tiles", type=click.IntRange(0), default=None, help="RDU tiles per trial.")
 @click.option(
-    "--priority", type=int, default=None, help="Priority of the trials; the highest is started first (default: 0)."
+    "--priority", type=int, default=None, help="Priority of the trials; the highest starts first (default: 0)."
 )
-@click.option(
-    "--run-limit", type=Duration(), default=None, help="Time after which a trial's attempt ends, such as 15m."
-)
+@click.option("--run-limit", type=Duration(), default=None, help="Run limit of a trial's attempt, such as 15m.")
 @click.option(
     "--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label KEY=VALUE of the trials; repeat for more."
 )
 @click.option("--name", default=None, help="Name of the sweep.")
 @click.option("--key", default=None, help="Idempotency key: the same key gives the same sweep.")
-@click.option("--wait", is_flag=True, help="Wait for the end; exit status 4 if it does not succeed.")
+@click.option("--wait", is_flag=True, help="Wait for the end; the exit status is 4 if the sweep does not succeed.")
 @JSON_OPTION
 @TOKEN_OPTION
 def submit(file: Path | None, wait: bool, as_json: bool, **options: Any) -> None:
@@ -176,10 +179,10 @@ def make_body(options: Mapping[str, Any]) -> dict[str, object]:
     used = [name for name in ("grid", "random", "optuna") if options[name]]
     if len(used) != 1:
         raise InvalidArgument(
-            f"{' and '.join(used) or 'no space'} given; expected one of --grid, --random and --optuna"
+            f"{' and '.join(used) or 'no space'} was given; expected one of --grid, --random and --optuna"
         )
     if options["minimize"] and options["maximize"]:
-        raise InvalidArgument("--minimize and --maximize are given; expected one objective")
+        raise InvalidArgument("--minimize and --maximize cannot be combined; give one")
     algorithm = used[0]
     goal = "maximize" if options["maximize"] else "minimize"
     queue = {"tiles": options["tiles"], "priority": options["priority"], "run_limit_s": options["run_limit"],

@@ -26,7 +26,7 @@ class ByteCount(click.ParamType[int | str]):
         found = re.fullmatch(r"(\d+)\s*([KMGT]i)?B?", text)
         if found is None and text != self.DEFAULT:
             self.fail(
-                f"{text!r} is no count of bytes; expected 1000000, 512MiB, 10GiB, 0 or {self.DEFAULT}", param, ctx
+                f"{text!r} is not a number of bytes; expected 1000000, 512MiB, 10GiB, 0 or {self.DEFAULT}", param, ctx
             )
         return text if found is None else int(found[1]) << {None: 0, "Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40}[found[2]]
 
@@ -41,7 +41,7 @@ class Count(click.ParamType[int | str]):
         """Return the count, or ``none``."""
         text = str(value).strip()
         if text != self.NONE and not re.fullmatch(r"\d{1,7}", text):
-            self.fail(f"{text!r} is no count; expected 0, 8, … or {self.NONE}", param, ctx)
+            self.fail(f"{text!r} is not a number; expected 0, 8, … or {self.NONE}", param, ctx)
         return text if text == self.NONE else int(text)
 
 
@@ -108,7 +108,9 @@ def list_(as_json: bool) -> None:
 
 @tenant.command()
 @click.argument("name")
-@click.option("--weight", type=WEIGHT, default=1.0, show_default=True, help="Weight of its share of the tiles.")
+@click.option(
+    "--weight", type=WEIGHT, default=1.0, show_default=True, help="Weight of the tenant's share of the tiles."
+)
 @_limit_options
 @JSON_OPTION
 @TOKEN_OPTION
@@ -129,13 +131,15 @@ def create(
         show.print_json(made)
     else:
         click.echo(made["id"])
-        click.echo(f"next, create a token for its users: rdukit tenant token {name} --expires-in 30d", err=True)
-        click.echo("then with it: export RDUKIT_TOKEN=rdk_… && rdukit job submit logreg preprocess --wait", err=True)
+        click.echo(
+            f"next, create a token for the tenant's users: rdukit tenant token {name} --expires-in 30d", err=True
+        )
+        click.echo("then use it: export RDUKIT_TOKEN=rdk_… && rdukit job submit logreg preprocess --wait", err=True)
 
 
 @tenant.command("set")
 @click.argument("tenant_id", metavar="TENANT")
-@click.option("--weight", type=WEIGHT, default=None, help="Weight of its share of the tiles.")
+@click.option("--weight", type=WEIGHT, default=None, help="Weight of the tenant's share of the tiles.")
 @click.option(
     "--artifact-bytes",
     type=ByteCount(),
@@ -162,7 +166,7 @@ def set_(
     body |= _limits(quota=quota, max_tiles=max_tiles, max_jobs=max_jobs)
     if not body:
         raise InvalidArgument(
-            "nothing is to be changed; expected --weight, --quota, --max-tiles, --max-jobs, --artifact-bytes"
+            "no change was given; expected --weight, --quota, --max-tiles, --max-jobs, --artifact-bytes"
         )
     with connect() as client:
         changed = client.patch(f"/v1/tenants/{tenant_id}", body)
@@ -244,7 +248,7 @@ def token(
     if break_glass:
         made = _break_glass(life_s, reason)
     elif tenant_id is None:
-        raise InvalidArgument("TENANT is missing: the id or name of one; list them with: rdukit tenant list")
+        raise InvalidArgument("TENANT is missing; pass a tenant's id or name, as listed by: rdukit tenant list")
     else:
         body: dict[str, object] = {"name": name} | access_body(scopes, role)
         with connect() as client:
@@ -262,10 +266,12 @@ def _break_glass(life_s: float | None, reason: str) -> dict[str, object]:
     home = current_home()
     path = home.database_file()
     if path is not None and not path.exists():
-        raise NotFound(f"there is no database {path}: no platform has run here; set RDUKIT_HOME to where one has")
+        raise NotFound(
+            f"there is no database {path}, so no platform has run here; set RDUKIT_HOME to a platform's home folder"
+        )
     with closing(Database.of_home(home)) as database:
         if not is_newest(database):
-            raise Conflict("the database is of another version of rdukit; start this one once: rdukit up")
+            raise Conflict("the database belongs to another version of rdukit; start this version once: rdukit up")
         life_s = BREAK_GLASS_S if life_s is None else life_s
         row, text = break_glass(database, SystemClock().now(), life_s, reason)
     return {"id": row.id, "token": text, "scopes": row.scopes, "expires_at": row.expires_at, "tenant": row.tenant_id}

@@ -19,11 +19,11 @@ VIEWED_TENANT = click.option(
 )
 SCOPE_OPTION = click.option(
     "--scope", "scopes", type=Choice(SCOPES), multiple=True,
-    help="Scope of the token; may repeat. Default: read and write.",
+    help="Scope of the token; repeat for more. Default: read and write.",
 )  # fmt: skip
 ROLE_OPTION = click.option(
     "--role", type=Choice(tuple(ROLES)), default=None,
-    help="A role instead of scopes; rdukit tenant roles shows what each allows.",
+    help="Role instead of scopes; rdukit tenant roles lists their permissions.",
 )  # fmt: skip
 LIFE_OPTION = click.option(
     "--expires-in", "life_s", type=Duration(), default=None, help="Lifetime, such as 12h or 30d."
@@ -37,7 +37,7 @@ def access_body(scopes: Sequence[str], role: str | None) -> dict[str, object]:
         InvalidArgument: both scopes and a role are given.
     """
     if role is not None and scopes:
-        raise InvalidArgument("both --role and --scope are given; expected one of them")
+        raise InvalidArgument("--role and --scope cannot be combined; give one of them")
     return {"role": role} if role is not None else {"scopes": list(scopes)} if scopes else {}
 
 
@@ -161,7 +161,7 @@ def block(token_id: str, as_json: bool) -> None:
 
     Example: rdukit token block tok-7k2m9x41abcd --context lab
     """
-    _change(token_id, "block", "blocked; to undo: rdukit token unblock", as_json)
+    _change(token_id, "block", "blocked; to unblock it: rdukit token unblock", as_json)
 
 
 @token.command()

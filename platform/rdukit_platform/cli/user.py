@@ -27,9 +27,9 @@ def user() -> None:
 
 @user.command("list")
 @_TENANT
-@click.option("--all", "is_all", is_flag=True, help="All users of the platform; needs the scope admin.")
+@click.option("--all", "is_all", is_flag=True, help="Show all users of the platform; needs the scope admin.")
 @click.option(
-    "--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="With --all: largest number of lines."
+    "--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="With --all: largest number of rows."
 )
 @click.option("--cursor", default=None, help="With --all: next_cursor of the previous page.")
 @JSON_OPTION
@@ -81,7 +81,7 @@ def invite(email: str, role: str, tenant: str | None, as_json: bool) -> None:
         where = client.url
     _print(made, as_json)
     if made["state"] == "invited":
-        click.echo(f"tell {made['email']} to log in: {where}/console/ or rdukit login", err=True)
+        click.echo(f"ask {made['email']} to log in at {where}/console/ or with rdukit login", err=True)
 
 
 @user.command()

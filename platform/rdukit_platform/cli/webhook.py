@@ -36,7 +36,7 @@ def webhook() -> None:
     "events",
     type=Choice(EVENTS),
     multiple=True,
-    help="Event to send; repeat for more. Default: ends of jobs.",
+    help="Event that the webhook sends; repeat for more. Default: ends of jobs.",
 )
 @JSON_OPTION
 @TOKEN_OPTION
@@ -87,7 +87,7 @@ def remove(webhook_id: str, as_json: bool) -> None:
 
 @webhook.command()
 @click.argument("webhook_id", metavar="ID", shell_complete=WEBHOOKS)
-@click.option("--reason", default="", help="Reason, shown with the disabled webhook.")
+@click.option("--reason", default="", help="Reason that is shown with the disabled webhook.")
 @JSON_OPTION
 @TOKEN_OPTION
 def disable(webhook_id: str, reason: str, as_json: bool) -> None:
@@ -122,7 +122,7 @@ def enable(webhook_id: str, as_json: bool) -> None:
     type=Duration(),
     default="1d",
     show_default=True,
-    help="Time for which the old secret signs messages, too.",
+    help="Time during which the old secret also signs messages.",
 )
 @JSON_OPTION
 @TOKEN_OPTION
@@ -164,7 +164,9 @@ def test(webhook_id: str, as_json: bool) -> None:
 
 @webhook.command()
 @click.argument("webhook_id", metavar="ID", shell_complete=WEBHOOKS)
-@click.option("--state", type=Choice(tuple(map(str, DeliveryState))), default=None, help="Only messages in this state.")
+@click.option(
+    "--state", type=Choice(tuple(map(str, DeliveryState))), default=None, help="Show only messages in this state."
+)
 @show.page_options
 @JSON_OPTION
 @TOKEN_OPTION
@@ -216,7 +218,7 @@ def _print_new(made: dict[str, Any], as_json: bool) -> None:
         show.print_json(made)
     else:
         click.echo(f"id      {made['id']}\nsecret  {made['secret']}")
-        click.echo("the secret is shown only this once; use it to verify messages", err=True)
+        click.echo("the secret is shown only once; use it to verify messages", err=True)
 
 
 def _print_standing(found: dict[str, Any], as_json: bool) -> None:

@@ -124,13 +124,13 @@ def add_artifact(client: ApiClient, path: Path, kind: str, name: str | None = No
         NotFound: there is nothing at ``path``.
     """
     if not path.exists():
-        raise NotFound(f"there is nothing at {path}; name a file or folder of this machine")
+        raise NotFound(f"{path} does not exist; name a file or folder of this machine")
     title = name or path.absolute().name
     if path.is_dir():
         tree = read_tree(path)
         if not 0 < len(tree.files) <= MAX_FILES:
             raise InvalidArgument(
-                f"{path} has {len(tree.files)} files; expected 1 to {MAX_FILES:,}: pack more into an archive or a table"
+                f"{path} has {len(tree.files)} files; expected 1 to {MAX_FILES:,}; pack them into an archive or a table"
             )
         return client.upload_pieces(tree.files, kind, title, tree.empty_folders, is_folder=True)
     mode = path.stat().st_mode

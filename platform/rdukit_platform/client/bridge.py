@@ -51,7 +51,7 @@ def await_here(awaitable: Awaitable[R]) -> R:
     if not isinstance(current, _Bridged) or current.parent is None:
         if asyncio.iscoroutine(awaitable):
             awaitable.close()
-        raise RuntimeError("this client is asynchronous: await its methods")
+        raise RuntimeError("this client is asynchronous; await its methods")
     value: R = current.parent.switch(awaitable)
     return value
 

@@ -63,17 +63,22 @@ class GatewayContexts:
         """
         if name == HOME_CONTEXT or not _NAME.fullmatch(name):
             raise InvalidArgument(
-                f"context {name[:80]!r} is not valid; expected up to 63 of a-z, 0-9, '.', '_' and '-', the first a "
-                f"letter or digit, but {HOME_CONTEXT}, which is the platform of this home folder"
+                f"context {name[:80]!r} is not valid; expected up to 63 of a-z, 0-9, '.', '_' and '-', of which the "
+                f"first is a letter or digit; {HOME_CONTEXT} is reserved for this home folder"
             )
         if not context.url.startswith(("http://", "https://")):
-            raise InvalidArgument(f"{context.url!r} is no address of a gateway; expected such as http://127.0.0.1:8080")
+            raise InvalidArgument(
+                f"{context.url!r} is not a gateway's address; expected a URL such as http://127.0.0.1:8080"
+            )
         return replace(self, known={**self.known, name: replace(context, url=context.url.rstrip("/"))})
 
     def added(self, name: str, context: GatewayContext) -> "GatewayContexts":
         """Return the contexts with a new one. Raises as ``with_context``, and ``Conflict`` if the name exists."""
         if name in self.known:
-            raise Conflict(f"context {name} is {self.known[name].url} already; first: rdukit context remove {name}")
+            raise Conflict(
+                f"context {name} already exists for {self.known[name].url}; remove it first: rdukit "
+                f"context remove {name}"
+            )
         return self.with_context(name, context)
 
     def using(self, name: str) -> "GatewayContexts":
@@ -84,7 +89,7 @@ class GatewayContexts:
     def without(self, name: str) -> "GatewayContexts":
         """Return the contexts without one; if it was in use, the home folder's is used then. Raises as ``find``."""
         if self.find(name) is None:
-            raise InvalidArgument(f"{HOME_CONTEXT} is the platform of this home folder, and stays")
+            raise InvalidArgument(f"{HOME_CONTEXT} is the platform of this home folder and cannot be removed")
         known = {other: context for other, context in self.known.items() if other != name}
         return GatewayContexts(known, HOME_CONTEXT if self.current == name else self.current)
 
@@ -113,7 +118,7 @@ def read_contexts(home: Home) -> GatewayContexts:
         return GatewayContexts()
     except (ValueError, KeyError, TypeError, AttributeError) as cause:
         raise InvalidArgument(
-            f"{home.contexts_file} is damaged ({cause!r}); mend it, or remove it and add the contexts again: "
+            f"{home.contexts_file} is damaged ({cause!r}); correct it, or remove it and add the contexts again: "
             "rdukit context add NAME --url URL"
         ) from cause
     return GatewayContexts(known, current if current in known else HOME_CONTEXT)
@@ -192,7 +197,7 @@ def find_place(
     elsewhere = url or ("" if name else resolve(GATEWAY_URL)) or (login["url"] if login else "")
     place = elsewhere or own
     if not elsewhere and not home.address_file.exists() and home.find_up() is not None:
-        raise Unavailable(f"the platform of {home.folder} is starting; rdukit status tells when it is ready")
+        raise Unavailable(f"the platform of {home.folder} is starting; rdukit status shows when it is ready")
     found = token or given_token()
     if not found and login is not None and place == (login["url"] or own):
         found = login["token"]
@@ -239,7 +244,7 @@ def login_target(home: Home, url: str | None) -> GatewayPlace:
         address = url or (known.url if known else resolve(GATEWAY_URL))
         if not address:
             raise NotFound(
-                f"there is no context {name[:80]!r} yet; say where it is: rdukit login --context {name[:80]} --url URL"
+                f"there is no context {name[:80]!r} yet; give its URL: rdukit login --context {name[:80]} --url URL"
             )
         return GatewayPlace(contexts.with_context(name, GatewayContext(address)).known[name].url, "", name)
     return GatewayPlace((url or ("" if named else resolve(GATEWAY_URL)) or own_url(home)).rstrip("/"), "", HOME_CONTEXT)
@@ -253,13 +258,14 @@ def keep_login(home: Home, target: GatewayPlace, token: str) -> str:
         if contexts.current == target.context:
             return ""
         return (
-            f"commands go there with --context {target.context}, all of them after: rdukit context use {target.context}"
+            f"use it for one command with --context {target.context}, or for all with: rdukit context use "
+            f"{target.context}"
         )
     write_login(home, "" if target.url == own_url(home) else target.url, token)
     if contexts.current == HOME_CONTEXT:
         return ""
     write_contexts(home, contexts.using(HOME_CONTEXT))
-    return f"context {contexts.current} is not in use any more; back to it: rdukit context use {contexts.current}"
+    return f"context {contexts.current} is no longer in use; to return to it: rdukit context use {contexts.current}"
 
 
 def find_login(home: Home) -> GatewayPlace:

@@ -110,7 +110,7 @@ class ApiClient(Closable):
         if isinstance(body, dict) and isinstance(body.get("parts"), dict):
             return body
         check_answer(answer)
-        raise Unavailable(f"{self.url} is no gateway: its /health reports no parts")
+        raise Unavailable(f"{self.url} is not a gateway, because its /health reports no parts")
 
     def post(self, path: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
         """Send ``POST`` with a JSON body. Raises as ``get``."""
@@ -175,7 +175,7 @@ class ApiClient(Closable):
             return
         data = b"".join(sources[file["path"]].read_bytes() for file in files)
         if len(data) != sum(file["bytes"] for file in files):
-            raise Conflict(f"files from {files[0]['path']} on changed while they were sent; send them again")
+            raise Conflict(f"files from {files[0]['path']} on changed during the upload; send them again")
         self._persist("PUT", f"/v1/uploads/{upload['id']}/files", params={"first": numbers[0]}, content=data)
 
     def _send_file(self, upload: Mapping[str, Any], number: int, stream: BinaryIO) -> None:
@@ -185,7 +185,7 @@ class ApiClient(Closable):
             stream.seek(offset)
             piece = stream.read(upload["piece_bytes"])
             if not piece:
-                raise Conflict(f"{file['path']} became shorter while it was sent; send it again")
+                raise Conflict(f"{file['path']} became shorter during the upload; send it again")
             try:
                 offset = self._persist("PUT", path, params={"offset": offset}, content=piece)["offset"]
             except Conflict as other:  # a piece was received, but its answer was lost
@@ -234,7 +234,7 @@ class ApiClient(Closable):
         except httpx.HTTPError as cause:
             raise Unavailable(f"the gateway at {self.url} broke off {path} ({cause}); fetch it again") from cause
         if digest and found.hexdigest() != digest:
-            raise Unavailable(f"{path} came with the SHA-256 {found.hexdigest()}, not {digest}; fetch it again")
+            raise Unavailable(f"{path} arrived with the SHA-256 {found.hexdigest()}, not {digest}; fetch it again")
 
     def fetch_file(self, path: str, target: Path, digest: str, /, **parameters: str) -> None:
         """Write the answer's bytes to ``target``, which appears only when complete. Raises as ``get``.
@@ -264,7 +264,7 @@ class ApiClient(Closable):
         found = sha256_of_file(part)
         if found != digest:
             part.unlink()
-            raise Unavailable(f"{path} came with the SHA-256 {found}, not {digest}; fetch it again")
+            raise Unavailable(f"{path} arrived with the SHA-256 {found}, not {digest}; fetch it again")
         part.replace(target)
 
     def _append(self, path: str, part: Path, digest: str, parameters: Mapping[str, str]) -> None:
@@ -325,7 +325,7 @@ class ApiClient(Closable):
         if strange is not None:
             place, number = strange
             key = ".".join(map(str, place))
-            raise InvalidArgument(f"{key} is {number}, and no number that a request can have; expected a finite number")
+            raise InvalidArgument(f"{key} is {number}; expected a finite number")
         for waits_left in range(MAX_RATE_WAITS if self._was_served else 0, -1, -1):
             answer = self._request(method, path, arguments)
             pause_s = _rate_pause_s(answer) if waits_left else None
@@ -339,8 +339,8 @@ class ApiClient(Closable):
             body: dict[str, Any] = answer.json()
         except ValueError as cause:
             raise Unavailable(
-                f"{method} {path} was answered {answer.status_code} without JSON; "
-                f"is {self.url} a gateway, and every id given?"
+                f"{method} {path} was answered {answer.status_code} without JSON; check that {self.url} is a gateway "
+                f"and that no id is empty"
             ) from cause
         return body
 
@@ -386,7 +386,7 @@ class ApiClient(Closable):
 def _left_s(job_id: str, ends_at: float, timeout_s: float | None) -> float:
     left_s = ends_at - time.monotonic()
     if left_s <= 0:
-        raise DeadlineExceeded(f"job {job_id} has not ended within {timeout_s:g} s; it goes on: wait for it again")
+        raise DeadlineExceeded(f"job {job_id} did not end within {timeout_s:g} s and continues; wait for it again")
     return left_s
 
 
@@ -446,7 +446,7 @@ def check_answer(answer: httpx.Response) -> None:
     except ValueError as cause:
         raise Unavailable(f"the gateway answered {answer.status_code} without JSON") from cause
     if not isinstance(body, dict):
-        raise Unavailable(f"the gateway answered {answer.status_code} with JSON that is no object")
+        raise Unavailable(f"the gateway answered {answer.status_code} with JSON that is not an object")
     said = body.get("error")
     if isinstance(said, str) and answer.status_code < 500:
         # The Open Inference protocol's error, as a box wrote it.

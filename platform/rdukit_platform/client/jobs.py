@@ -121,7 +121,7 @@ class Job:
         return (read_value(MetricPoint, each) for each in self._api.metrics(self.id))
 
     def cancel(self) -> "Job":
-        """Cancel the job at once, in any open state. Cancelling twice is no error."""
+        """Cancel the job at once, in any open state. Cancelling twice is not an error."""
         return self._change("cancel")
 
     def pause(self) -> "Job":

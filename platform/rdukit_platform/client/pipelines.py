@@ -66,14 +66,14 @@ class Pipeline:
         ends_at = None if timeout_s is None else time.monotonic() + timeout_s
         while self.refresh().state not in FINAL_STATES:
             if ends_at is not None and time.monotonic() >= ends_at:
-                raise DeadlineExceeded(f"pipeline {self.id} has not ended within {timeout_s:g} s; it goes on")
+                raise DeadlineExceeded(f"pipeline {self.id} did not end within {timeout_s:g} s and continues")
             self._api.sleep(LOOK_S)
         if check and self.state != "succeeded":
             raise self._failure()
         return self
 
     def cancel(self) -> "Pipeline":
-        """Cancel all jobs that have not ended. Cancelling twice is no error."""
+        """Cancel all jobs that have not ended. Cancelling twice is not an error."""
         self.info = PipelineInfo.of(self._api.post(f"/v1/pipelines/{self.id}/cancel"))
         return self
 

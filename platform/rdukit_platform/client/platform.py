@@ -44,9 +44,9 @@ class Platform(Closable):
             Unavailable, Unauthenticated: there is no token.
         """
         if url is not None and context is not None:
-            raise InvalidArgument(f"both url {url!r} and context {context!r} are given; expected one of them")
+            raise InvalidArgument(f"url {url!r} and context {context!r} cannot be combined; expected one of them")
         if url is not None and not url.startswith(("http://", "https://")):
-            raise InvalidArgument(f"{url!r} is no address of a gateway; expected such as http://127.0.0.1:8080")
+            raise InvalidArgument(f"{url!r} is not a gateway's address; expected a URL such as http://127.0.0.1:8080")
         #: All routes, as plain JSON values.
         self.api = ApiClient.of_home(url=url, token=token, transport=transport, sleep=sleep, context=context)
         self.jobs = Jobs(self.api)

@@ -106,7 +106,7 @@ def wait_until_settled(api: ApiClient, found: dict[str, Any], timeout_s: float |
             reason = next((one["message"] for one in found["instances"] if one["message"]), "see rdukit endpoint show")
             raise Unavailable(f"endpoint {name!r} fails: {reason}", endpoint=name)
         if ends_at is not None and time.monotonic() >= ends_at:
-            raise DeadlineExceeded(f"endpoint {name!r} is {found['state']} after {timeout_s:g} s; it goes on")
+            raise DeadlineExceeded(f"endpoint {name!r} is {found['state']} after {timeout_s:g} s and continues")
         api.sleep(LOOK_S)
         found = api.get(f"/v1/endpoints/{quote(name)}")
     return found

@@ -91,7 +91,7 @@ class Sweep:
         ends_at = None if timeout_s is None else time.monotonic() + timeout_s
         while self.refresh().state == "running":
             if ends_at is not None and time.monotonic() >= ends_at:
-                raise DeadlineExceeded(f"sweep {self.id} has not ended within {timeout_s:g} s; it goes on")
+                raise DeadlineExceeded(f"sweep {self.id} did not end within {timeout_s:g} s and continues")
             self._api.sleep(LOOK_S)
         if check and self.state != "succeeded":
             said = f"sweep {self.id} is {self.state}: {self.info.reason}"
@@ -99,7 +99,7 @@ class Sweep:
         return self
 
     def cancel(self) -> "Sweep":
-        """Cancel the sweep at once, and its open trials. Cancelling twice is no error. Returns itself."""
+        """Cancel the sweep at once, and its open trials. Cancelling twice is not an error. Returns itself."""
         self.info = SweepInfo.of(self._api.post(f"/v1/sweeps/{self.id}/cancel"))
         return self
 

@@ -28,7 +28,7 @@ def ids_of(inputs: "Mapping[str, HasId | str] | None") -> dict[str, str]:
     """Return the ids of artifacts by slot.
 
     Raises:
-        InvalidArgument: ``inputs`` is no mapping.
+        InvalidArgument: ``inputs`` is not a mapping.
     """
     if inputs is not None and not isinstance(inputs, Mapping):
         raise InvalidArgument(f"inputs is {inputs!r}; expected a mapping of slots to artifacts or their ids")

@@ -71,7 +71,7 @@ def create(
 ) -> Response:
     """Create a token; only this page shows it."""
     if days not in LIVES:
-        raise InvalidArgument(f"a token was asked to live {days} days; expected {', '.join(map(str, LIVES))}")
+        raise InvalidArgument(f"a lifetime of {days} days was requested; expected one of {', '.join(map(str, LIVES))}")
     try:
         scopes = (scope or [])[:32] if scope or not role else None
         body = TokenRequest(
@@ -122,7 +122,7 @@ def maintain(
     part, why, grace_s = component.strip()[:200] or "/NODE", reason.strip()[:200], _read_seconds(deadline)
     if act == _PLAN:
         if not why:
-            raise InvalidArgument("maintenance is planned without a reason; say in a word why, for whose jobs wait")
+            raise InvalidArgument("maintenance needs a reason; users with waiting jobs see it")
         try:
             body = MaintenanceRequest(
                 component=part, reason=why, starts_at=_read_moment(starts), ends_at=_read_moment(ends), grace_s=grace_s
@@ -157,7 +157,7 @@ def _read_moment(text: str) -> float | None:
         at = datetime.fromisoformat(text.strip()[:40])
         return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError) as cause:
-        raise InvalidArgument(f"{text[:40]!r} is no time; expected such as 2026-12-01T06:00, in UTC") from cause
+        raise InvalidArgument(f"{text[:40]!r} is not a time; expected a UTC time such as 2026-12-01T06:00") from cause
 
 
 def _tokens_page(

@@ -148,7 +148,7 @@ def _query(words: str, facets: dict[str, list[str]], sort: str, *, with_deprecat
     if sort.startswith(_METRIC):
         return EntryQuery(words, facets, with_deprecated, EntrySort.METRIC, sort.removeprefix(_METRIC)[:64])
     if sort and sort not in ORDERS:
-        raise InvalidArgument(f"there is no order {sort[:64]!r}; expected {', '.join(ORDERS)}, metric.NAME")
+        raise InvalidArgument(f"unknown order {sort[:64]!r}; expected {', '.join(ORDERS)}, metric.NAME")
     order = EntrySort(sort.removeprefix("-") or EntrySort.BEST)
     return EntryQuery(words, facets, with_deprecated, order, is_reversed=sort.startswith("-"))
 

@@ -20,23 +20,21 @@ SIZE: Final = ("replicas", "idle")
 #: Fields with another name in the request's body.
 _BODY: Final = {"idle": "idle_s"}
 _FIELDS: Final = {name: field for field, name in _BODY.items()}
-_EXPERT_PEF: Final = (
-    "Nothing: the one that the expert was trained with. A chat needs one that was compiled with purpose serve."
-)
+_EXPERT_PEF: Final = "Empty: the expert's own PEF. Chats need a PEF compiled with purpose serve."
 _HELP: Final = {
-    "name": ("What callers call it.", "up to 63 of a-z, 0-9, '.', '_' and '-'"),
-    "expert": ("It is served with its own checkpoint and PEF, unless others are chosen.", ""),
-    "box": ("Instead of an expert: a box with a PEF.", ""),
+    "name": ("Name by which callers address it.", "up to 63 of a-z, 0-9, '.', '_' and '-'"),
+    "expert": ("The endpoint serves its own checkpoint and PEF, unless you choose others.", ""),
+    "box": ("Box with a PEF, instead of an expert.", ""),
     "pef": (_EXPERT_PEF, ""),
-    "checkpoint": ("Nothing: the expert's. A PEF without parameters needs none.", ""),
-    "bundle": ("Instead of all of these: many experts behind one name.", ""),
-    "tiles": ("Of each replica. Nothing: what the PEF was compiled for.", f"1 to {MAX_TILES}"),
-    "replicas": ("How many boxes answer.", f"0 to {MAX_REPLICAS}"),
+    "checkpoint": ("Empty: the expert's own checkpoint. A PEF without parameters needs none.", ""),
+    "bundle": ("Several experts behind one name, instead of the choices above.", ""),
+    "tiles": ("Tiles of each replica. Empty: as the PEF was compiled.", f"1 to {MAX_TILES}"),
+    "replicas": ("Number of boxes that answer calls.", f"0 to {MAX_REPLICAS}"),
     "idle": (
-        "Time without a call after which it has no replicas until the next one. 0: it keeps them.",
+        "Idle time after which replicas end until the next call. 0: never.",
         f"0, or {IDLE_S[0]:.0f}s to {IDLE_S[1] / 86400:.0f}d",
     ),
-    "canary": ("Percent of the calls that it gets. Nothing: all of them, one replica after the other.", "1 to 99"),
+    "canary": ("Percentage of calls for the new revision. Empty: all calls, moved replica by replica.", "1 to 99"),
 }  # fmt: skip
 
 

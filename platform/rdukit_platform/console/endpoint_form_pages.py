@@ -53,7 +53,7 @@ def form(
 
 @router.post("/endpoints")
 def create(request: Request, caller: EndpointsEditor, given: Given) -> Response:
-    """Make an endpoint; with something wrong the form comes back and says so at its field."""
+    """Create an endpoint, or return the form with errors at its fields."""
     body, errors = check_form(given, CREATE, EndpointRequest)
     if body is not None:
         try:

@@ -77,7 +77,7 @@ def endpoint_page(
         request, "endpoint.html", 422 if errors else 200, section="Endpoints", title=name, live=part,
         commands=commands, snippets=snippets_of(Readable.ENDPOINT, name, gateway_address(request)),
         endpoint=found, size=size,
-        canary=replace(canary, help="Percent of the calls that it gets."), has_errors=bool(errors),
+        canary=replace(canary, help="Percentage of calls for the canary."), has_errors=bool(errors),
         general="; ".join(message for field, message in errors.items() if field not in seen),
         can_write=allows(caller.scopes, ENDPOINTS_WRITE),
     )  # fmt: skip

@@ -61,7 +61,7 @@ def deprecate(
     """Mark a version of an expert as deprecated."""
     reason = reason.strip()
     if not reason or len(reason) > MAX_REASON:
-        error = f"it has {len(reason)} characters; expected 1 to {MAX_REASON}" if reason else "say in a few words why"
+        error = f"it has {len(reason)} characters; expected 1 to {MAX_REASON}" if reason else "give a short reason"
         return _page(request, caller, name, error, reason)
     mark(request, name, caller, DeprecateRequest(reason=reason))
     return RedirectResponse(f"/console/experts/{quote(name, safe=':')}", 303)

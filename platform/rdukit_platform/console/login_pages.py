@@ -44,7 +44,7 @@ def begin(request: Request, next: str = "/console/") -> Response:
     """Send the browser to the issuer."""
     platform = platform_of(request)
     if not is_configured():
-        raise NotFound("users do not log in by an issuer here (oidc.issuer); log in with an API token")
+        raise NotFound("this platform has no issuer for logins (oidc.issuer); log in with an API token")
     try:
         platform.rates.check_login(address_of(request))
         redirect_uri = (resolve(GATEWAY_URL) or str(request.base_url)).rstrip("/") + f"{_HERE}/callback"
@@ -74,9 +74,9 @@ def come_back(request: Request, code: str = "", state: str = "", error: str = ""
             login = logins.take_login(session, state, browser, platform.clock.now())
         following = login.next
         if error or not code:
-            raise Unauthenticated(f"the issuer let nobody in ({error[:64] or 'it gave no code'})")
+            raise Unauthenticated(f"the issuer refused the login ({error[:64] or 'it gave no code'})")
         if iss is not None and iss != resolve(OIDC_ISSUER):
-            raise Unauthenticated("the answer is of another issuer (iss)")
+            raise Unauthenticated("the answer comes from another issuer (iss)")
         identity = platform.issuer.redeem(code, login.verifier, login.redirect_uri, login.nonce)
         check_domain(identity, read_allowed_domains())
         cookie = _open_session(request, identity)
@@ -114,7 +114,7 @@ def answer_code(
             name = row.name
     except NotFound as missing:
         return _show_device(request, 404, error=missing.message)
-    done = f"{name} is logged in; go back to it." if answer == "allow" else f"{name} was kept out."
+    done = f"{name} is logged in; you may return to it." if answer == "allow" else f"{name} was kept out."
     return _show_device(request, done=done)
 
 
@@ -124,7 +124,7 @@ def switch_tenant(request: Request, caller: Visitor, tenant: Annotated[str, Form
     platform = platform_of(request)
     now = platform.clock.now()
     if caller.user_id is None or not caller.is_session or caller.expires_at is None:
-        raise Conflict("an API token belongs to one tenant; log in as a user, or with another token")
+        raise Conflict("an API token belongs to a single tenant; log in as a user, or with another token")
     with platform.database.write() as session:
         check_still_valid(session, caller, now)
         found = find_tenant(session, tenant)

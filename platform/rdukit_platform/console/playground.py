@@ -96,13 +96,13 @@ def read_history(text: str) -> list[dict[str, str]]:
     try:
         found = orjson.loads(text or "[]")
     except ValueError as cause:
-        raise InvalidArgument("the chat so far is not JSON; begin a new one") from cause
+        raise InvalidArgument("the chat history is not JSON; begin a new chat") from cause
     if not isinstance(found, list) or len(found) > MAX_MESSAGES:
-        raise InvalidArgument(f"the chat has more than {MAX_MESSAGES} messages; begin a new one")
+        raise InvalidArgument(f"the chat has more than {MAX_MESSAGES} messages; begin a new chat")
     for each in found:
         is_message = isinstance(each, dict) and set(each) == {"role", "content"}
         if not is_message or not all(isinstance(value, str) and len(value) <= MAX_TEXT for value in each.values()):
-            raise InvalidArgument("the chat so far is not one of the playground; begin a new one")
+            raise InvalidArgument("the chat history is not one of the playground; begin a new chat")
     return found
 
 
@@ -123,7 +123,7 @@ def chat_body(
     """Return the body of ``POST /v1/chat/completions``.
 
     Raises:
-        InvalidArgument: the seed is no number.
+        InvalidArgument: the seed is not a number.
     """
     system = [{"role": "system", "content": options.system}] if options.system.strip() else []
     body: dict[str, object] = {
@@ -134,7 +134,9 @@ def chat_body(
         try:
             body["seed"] = int(options.seed) & ((1 << 63) - 1)
         except ValueError as cause:
-            raise InvalidArgument(f"seed {options.seed[:40]!r} is no whole number; expected one, or nothing") from cause
+            raise InvalidArgument(
+                f"seed {options.seed[:40]!r} is not a whole number; expected one, or an empty field"
+            ) from cause
     body |= {"logprobs": True, "top_logprobs": ALTERNATIVES} if logprobs else {}
     return orjson.dumps(body | ({"stream": True, "stream_options": {"include_usage": True}} if stream else {}))
 
@@ -159,7 +161,9 @@ def read_chat(answer: bytes) -> ShownAnswer:
             find_number(usage.get(key)) for key in ("time_to_first_token", "completion_tokens_after_first_per_sec")
         ]
     except (LookupError, TypeError, AttributeError) as cause:
-        raise InvalidArgument("the endpoint's answer is no chat completion; does it serve a text model?") from cause
+        raise InvalidArgument(
+            "the endpoint's answer is not a chat completion; check that it serves a text model"
+        ) from cause
     prompt, completion, cached = (each if isinstance(each, int) else 0 for each in counts)
     first_s, rate = (each if each is not None and 0 < each < math.inf else None for each in times)
     return ShownAnswer(str(text), tokens, finish[:40], prompt, completion, cached, first_s, rate)
@@ -244,7 +248,7 @@ def infer_body(metadata: bytes, rows: str) -> bytes:
             [int(each) for each in first["shape"][1:]],
         )
     except (LookupError, TypeError, ValueError) as cause:
-        raise InvalidArgument("the endpoint does not tell its inputs; call it from a program") from cause
+        raise InvalidArgument("the endpoint does not describe its inputs; call it from a program") from cause
     try:
         given = json.loads(rows)
     except (ValueError, RecursionError) as cause:
@@ -256,7 +260,7 @@ def infer_body(metadata: bytes, rows: str) -> bytes:
         if len(row) != length:
             raise InvalidArgument(f"row {number} has {len(row)} numbers; expected {length} ({row_shape})")
         if any(find_number(value) is None for value in row):
-            raise InvalidArgument(f"row {number} has something that is no number")
+            raise InvalidArgument(f"row {number} has a value that is not a number")
     if len(given) * length > MAX_NUMBERS:
         raise InvalidArgument(f"rows have {len(given) * length} numbers; expected up to {MAX_NUMBERS}")
     data = [value for row in given for value in row]
@@ -285,7 +289,7 @@ def read_outputs(answer: bytes) -> list[ShownOutput]:
                 ShownOutput(str(output["name"])[:80], kind[:80], tuple(map(_row, rows)), max(count - len(rows), 0))
             )
     except (LookupError, TypeError, ValueError) as cause:
-        raise InvalidArgument("the endpoint's answer has no tensors that can be shown") from cause
+        raise InvalidArgument("the endpoint's answer has no displayable tensors") from cause
     if not shown:
         raise InvalidArgument("the endpoint's answer has no outputs")
     return shown
@@ -299,7 +303,7 @@ def _as_outputs(predictions: Any) -> list[dict[str, object]]:
             return [{"name": "value", "datatype": "rows", "shape": [len(values), 1], "data": values}]
         rows = [(each["label"], each["probability"]) for each in predictions]
     except (LookupError, TypeError) as cause:
-        raise InvalidArgument("the endpoint's answer has no predictions that can be shown") from cause
+        raise InvalidArgument("the endpoint's answer has no displayable predictions") from cause
     shape, data = [len(rows), 2], [value for row in rows for value in row]
     return [{"name": "label and its probability", "datatype": "rows", "shape": shape, "data": data}]
 
@@ -318,7 +322,7 @@ def _parse(text: bytes) -> dict[str, Any]:
     try:
         found = orjson.loads(text)
     except ValueError as cause:
-        raise InvalidArgument("the endpoint's answer is no JSON") from cause
+        raise InvalidArgument("the endpoint's answer is not JSON") from cause
     if not isinstance(found, dict):
-        raise InvalidArgument("the endpoint's answer is no JSON object")
+        raise InvalidArgument("the endpoint's answer is not a JSON object")
     return found

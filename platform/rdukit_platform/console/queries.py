@@ -146,7 +146,7 @@ def drain_words(cordons: object, tiles: Sequence[str]) -> str:
         return ""
     why = f" ({row['reason']})" if row.get("reason") else ""
     at = date_words(int(row["deadline"]) / 1e9)
-    return f"Its tiles are being drained{why}. If it runs on until {at}, its attempt is ended and queued again."
+    return f"Its tiles are being drained{why}. If it still runs at {at}, its attempt is ended and the job queued again."
 
 
 def is_picture(artifact: Artifact) -> bool:

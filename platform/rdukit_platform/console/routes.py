@@ -250,11 +250,11 @@ def artifact_picture(request: Request, artifact_id: str, caller: Visitor) -> Res
     with platform.database.read() as session:
         row = get_artifact(session, caller.tenant_id, artifact_id)
     if not is_picture(show_artifact(row)):
-        raise NotFound(f"artifact {artifact_id} is no picture; expected PNG up to {format_bytes(MAX_PICTURE_BYTES)}")
+        raise NotFound(f"artifact {artifact_id} is not a picture; expected PNG up to {format_bytes(MAX_PICTURE_BYTES)}")
     platform.store.check(row.digest)
     content = b"".join(platform.store.read(row.digest))
     if not content.startswith(PNG_SIGNATURE):
-        raise NotFound(f"artifact {artifact_id} is no picture: it is called .png and is none")
+        raise NotFound(f"artifact {artifact_id} is not a picture, despite its name in .png")
     return Response(content, media_type="image/png", headers={**SECURITY_HEADERS, **PICTURE_HEADERS})
 
 

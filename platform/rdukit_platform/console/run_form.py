@@ -175,7 +175,7 @@ def read_pairs(text: str, keys: re.Pattern[str]) -> dict[str, str]:
         key, sign, value = (part.strip() for part in line.partition("="))
         if not sign or not keys.fullmatch(key):
             raise ValueError(
-                f"{show_given(line)} is no label; expected KEY=VALUE on a line each, such as project=genes"
+                f"{show_given(line)} is not a label; expected KEY=VALUE, one per line, such as project=genes"
             )
         pairs[key] = value
     return pairs
@@ -218,7 +218,7 @@ def read_whole(text: str, lowest: int, highest: int) -> int | None:
     """
     text = text.strip()
     if text and not (_INTEGER.fullmatch(text) and lowest <= int(text) <= highest):
-        raise ValueError(f"{show_given(text)} is not valid; expected {lowest} to {highest}, or nothing")
+        raise ValueError(f"{show_given(text)} is not valid; expected {lowest} to {highest}, or an empty field")
     return int(text) if text else None
 
 
@@ -230,7 +230,10 @@ def read_time(text: str) -> float | None:
     """
     found = _TIME.fullmatch(text.strip())
     if text.strip() and found is None:
-        raise ValueError(f"{show_given(text)} is no time; expected seconds, or such as 90s, 15m, 2h, or nothing")
+        raise ValueError(
+            f"{show_given(text)} is not a duration; expected seconds, or a value such as 90s, 15m or 2h, "
+            f"or an empty field"
+        )
     return float(found[1]) * _SECONDS[found[2]] if found else None
 
 
@@ -356,7 +359,7 @@ def read_value(parameter: VerbParameter, text: str | None) -> object:
         if not stripped:
             return parameter.default
         if not _INTEGER.fullmatch(stripped):
-            raise ValueError(f"{show_given(stripped)} is no whole number")
+            raise ValueError(f"{show_given(stripped)} is not a whole number")
         return int(stripped)
     if parameter.type == "float":
         return parameter.default if not stripped else _read_float(stripped)

@@ -145,7 +145,7 @@ def run_pipeline(request: Request, name: str, caller: Editor, given: Given) -> R
     title = str(queue.pop("name", None) or f"{box.name} end to end")
     queue = {key: value for key, value in queue.items() if key not in OWN}
     if not steps:
-        errors[""] = "no step is ticked; expected one or more"
+        errors[""] = "no step is selected; select one or more"
     if not errors:
         body = {
             "name": title,
@@ -309,8 +309,8 @@ def view_queue(
         Field("name", "name", "text", "", "Name in the list of jobs.", "up to 128 characters",
               attributes={"maxlength": "128"}),
         Field("run_limit", "run limit", "text", "",
-              "Time after which an attempt is ended; short jobs may start earlier.", "such as 90s, 15m, 2h"),
-        Field("labels", "labels", "lines", "", "Labels to find the job by.", "KEY=VALUE on a line each"),
+              "Run limit of an attempt; jobs with short limits may start earlier.", "such as 90s, 15m, 2h"),
+        Field("labels", "labels", "lines", "", "Labels for finding the job.", "KEY=VALUE on a line each"),
     ]  # fmt: skip
     name, *others = (
         replace(one, value=given.get(one.key, ""), error=errors.get(one.key, ""), is_changed=bool(given.get(one.key)))
@@ -337,7 +337,7 @@ def _read_steps(box: BoxDescription, given: Mapping[str, str]) -> tuple[list[dic
         for slot, value in inputs.items():
             step = value[1:].partition(".")[0]
             if value.startswith("@") and step not in names:
-                errors[f"{prefix}input.{slot}"] = f"step {step} is not ticked; tick it, or choose an artifact"
+                errors[f"{prefix}input.{slot}"] = f"step {step} is not selected; select it, or choose an artifact"
         steps.append({"name": verb.name, "verb": verb.name, "parameters": parameters, "inputs": inputs})
         names.add(verb.name)
     return steps, errors
@@ -409,7 +409,7 @@ def offer_artifacts(
             label = f"{artifact.name[:60]} · {size} · {age_words(artifact.created_at, now)} · {artifact.id}"
             group = UPLOADED if job_box is None else f"made by {'this box' if job_box == box.name else 'other boxes'}"
             options.append(Option(artifact.id, label, group))
-        order = ("made by this box", "made by other boxes", UPLOADED)
+        order = ("from this box", "from other boxes", UPLOADED)
         offered[slot.name] = sorted(options, key=lambda option: order.index(option.group))
     return offered
 

@@ -108,7 +108,7 @@ def _tables(found: Comparison) -> list[tuple[str, list[TextLine]]]:
 
 
 def _text_line(line: Line, *, is_parameter: bool = False) -> TextLine:
-    """Return a line in words; of figures those differ that several runs have, and the cells tell their unit."""
+    """Return a line as text with units; a figure differs only if runs that have it disagree."""
     name = line.name if is_parameter else line.name.removesuffix("_s").replace("_", " ")
     known = [value for value in line.values if value is not None]
     differs = line.differs and (is_parameter or any(value != known[0] for value in known))

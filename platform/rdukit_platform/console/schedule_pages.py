@@ -15,7 +15,7 @@ from rdukit_platform.schedules.timing import RunState, local_time
 
 router = APIRouter(prefix="/console/schedules", include_in_schema=False, route_class=PageRoute)
 
-#: Colour of what became of a due time: a class of the style sheet.
+#: Colour for the outcome of a due time: a class of the style sheet.
 TONES: Final = {
     RunState.STARTED: "good",
     RunState.WAITING: "busy",

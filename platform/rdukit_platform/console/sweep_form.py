@@ -18,12 +18,12 @@ from rdukit_platform.sweeps.model import MAX_PARALLEL, MAX_TRIALS, Algorithm, Go
 
 #: Words that may follow LOW:HIGH, with their meaning.
 _WORDS: Final = {"log": "log", "int": "integer"}
-_BY_BOX: Final = Option("", "as the box says")
+_BY_BOX: Final = Option("", "as the box declares")
 #: Short description of each algorithm.
 _WAYS: Final = {
     Algorithm.GRID: "grid: every combination",
     Algorithm.RANDOM: "random: drawn",
-    Algorithm.OPTUNA: "optuna: chosen by what came out",
+    Algorithm.OPTUNA: "optuna: chosen by earlier results",
 }
 #: Places in the body of a request, and their fields.
 _FIELDS: Final = {
@@ -73,13 +73,13 @@ def read_tried(parameter: VerbParameter, text: str) -> dict[str, object]:
         if strange := [word for word in words if word not in _WORDS]:
             raise ValueError(f"{show_given(strange[0])} after LOW:HIGH is neither log nor int")
         if not (low and high):
-            raise ValueError(f"{show_given(text)} has no end; give both")
+            raise ValueError(f"{show_given(text)} has no upper end; give both ends")
         ends = {"low": read_value(parameter, low), "high": read_value(parameter, high)}
         is_whole = parameter.type == "int" or "int" in words
         return {**ends, "log": "log" in words, "integer": is_whole}
     parts = [part.strip() for part in text.split(",")]
     if not all(parts):
-        raise ValueError(f"{show_given(text)} has nothing between two commas")
+        raise ValueError(f"{show_given(text)} has an empty value between commas")
     if parameter.type == "bool" and (strange := [part for part in parts if part not in {"true", "false"}]):
         raise ValueError(f"{show_given(strange[0])} is neither true nor false")
     return {"values": [read_value(parameter, part) for part in parts]}
@@ -134,21 +134,21 @@ def view_search(
     goals = (_BY_BOX, *(Option(str(goal), str(goal)) for goal in Goal))
     ways = tuple(Option(str(one), _WAYS[one]) for one in algorithms)
     search = (
-        _chosen("algorithm", "method", given, errors, ways, "How the next trial's values are chosen."),
+        _chosen("algorithm", "method", given, errors, ways, "Algorithm that chooses the next trial's values."),
         _named("objective", "objective", given, errors, [one.name for one in verb.metrics], "What is compared."),
-        _chosen("goal", "better is", given, errors, goals, "Whether more or less of it is better."),
-        _number("max_trials", "trials", given, errors, f"Nothing: all of a grid, else {DEFAULT_TRIALS}."),
-        _number("max_parallel", "at once", given, errors, "Trials under way at once. Nothing: 2."),
-        _number("seed", "seed", given, errors, "Another one draws others. Nothing: 0."),
+        _chosen("goal", "better is", given, errors, goals, "Whether higher or lower values are better."),
+        _number("max_trials", "trials", given, errors, f"Empty: the whole grid, else {DEFAULT_TRIALS}."),
+        _number("max_parallel", "at once", given, errors, "Concurrent trials. Empty: 2."),
+        _number("seed", "seed", given, errors, "Seed of drawn values. Empty: 0."),
     )
     told = [one.name for one in verb.metrics if one.reported != "result"]
     never = [Option("", "never")] if verb.metrics else []
-    hint = "Ends a trial that is worse by it than the median of the others." + ("" if never else " Nothing: never.")
+    hint = "Metric by which trials worse than the median are stopped." + ("" if never else " Nothing: never.")
     stop = (
         _named("stop.metric", "by metric", given, errors, told, hint, never),
-        _chosen("stop.goal", "better is", given, errors, goals, "Whether more or less of it is better."),
-        _number("stop.min_steps", "from step", given, errors, "No trial ends before. Nothing: 0."),
-        _number("stop.min_trials", "after trials", given, errors, "So many have to succeed before. Nothing: 3."),
+        _chosen("stop.goal", "better is", given, errors, goals, "Whether higher or lower values are better."),
+        _number("stop.min_steps", "from step", given, errors, "First step at which trials may be stopped. Empty: 0."),
+        _number("stop.min_trials", "after trials", given, errors, "Successful trials before any is stopped. Empty: 3."),
     )  # fmt: skip
     return search, stop
 

@@ -106,7 +106,7 @@ def _read_body(box: BoxDescription, verb: BoxVerb, given: Mapping[str, str]) -> 
     search, strange = read_search(given)
     errors |= wrong | missing | odd | strange
     if not space and not errors:
-        errors[""] = "no parameter has values to try; expected one or more"
+        errors[""] = "no parameter has values to try; give values for one or more"
     name = queue.pop("name", None)
     selector = str(Selector(box.name, box.version))
     body: dict[str, Any] = {} if name is None else {"name": name}

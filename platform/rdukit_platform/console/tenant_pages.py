@@ -100,7 +100,7 @@ def error_text(error: RdukitError | ValidationError) -> str:
     first = error.errors()[0]
     name = str(first["loc"][-1]) if first["loc"] else ""
     if name == "name":
-        return "Name: expected lower-case letters, digits and hyphens, a letter first, up to 63 of them"
+        return "Name: expected up to 63 lower-case letters, digits and hyphens, of which the first is a letter"
     return f"{LABELS.get(name, name)}: {first['msg']}"
 
 
@@ -108,7 +108,7 @@ def _read(given: dict[str, str]) -> dict[str, object]:
     """Read a form's limits; an empty field is null.
 
     Raises:
-        InvalidArgument: a field is no number, or not legal.
+        InvalidArgument: a field is not a number, or not legal.
     """
     found: dict[str, object] = {}
     for name in COUNTS:
@@ -123,7 +123,7 @@ def _read(given: dict[str, str]) -> dict[str, object]:
         elif "artifact_gib" in given:
             found["artifact_bytes"] = None
     except (ValueError, OverflowError) as wrong:
-        raise InvalidArgument("Weight and GiB of artifacts are numbers, such as 1 or 0.5") from wrong
+        raise InvalidArgument("Weight and GiB of artifacts: expected numbers such as 1 or 0.5") from wrong
     return found
 
 

@@ -14,14 +14,14 @@ COLOURS: Final = 8
 MARKS: Final[Mapping[str, tuple[str, str]]] = {
     "degraded": ("worn", "works, with a fault"),
     "excluded": ("bad", "taken out of service after a fault"),
-    "unavailable": ("gone", "its RDU does not work"),
-    "offline": ("dark", "not there, or without power"),
+    "unavailable": ("gone", "its RDU is out of service"),
+    "offline": ("dark", "absent or without power"),
 }
 #: Meaning of a tile's cordon.
 CORDONS: Final[Mapping[str, str]] = {
-    "cordoned": "not allocated: an administrator keeps it back",
-    "draining": "not allocated; what runs there is to end",
-    "drained": "not allocated; nothing runs there any more",
+    "cordoned": "not allocated: cordoned by an administrator",
+    "draining": "not allocated: being drained",
+    "drained": "not allocated: drained",
 }
 #: Colour of each operational state of an RDU: a class of the style sheet.
 STATE_TONES: Final = {"FUNCTIONAL": "good", "PENDING": "wait", "DEGRADED": "warn", "UNAVAILABLE": "bad"}
@@ -38,7 +38,7 @@ class TileView:
 
 @dataclass(frozen=True, slots=True)
 class RduDrawing:
-    """A chip and its tiles. ``state`` is empty while all is well, or if the daemon does not tell."""
+    """A chip and its tiles. ``state`` is empty without faults, or if the daemon does not report it."""
 
     name: str
     tiles: tuple[TileView, ...]

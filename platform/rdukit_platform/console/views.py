@@ -28,16 +28,16 @@ TONES: Final = {
 #: Final reasons in words; the error's own message follows, if there is one.
 REASONS: Final = {
     JobReason.COMPLETED: "Completed",
-    JobReason.CACHED: "Taken over from an equal job",
-    JobReason.BOX_FAILED: "The ModelBox refused or failed it",
+    JobReason.CACHED: "Reused from an identical job",
+    JobReason.BOX_FAILED: "The ModelBox rejected the request",
     JobReason.ATTEMPTS_EXHAUSTED: "All attempts failed",
-    JobReason.INPUT_LOST: "An input artifact is gone",
-    JobReason.RUN_LIMIT_EXCEEDED: "It ran longer than it may",
+    JobReason.INPUT_LOST: "An input artifact no longer exists",
+    JobReason.RUN_LIMIT_EXCEEDED: "It exceeded its run limit",
     JobReason.DEADLINE_EXCEEDED: "It missed its deadline",
     JobReason.NOT_RETRIED: "Its retry policy allows no further attempt",
     JobReason.CANCELLED_BY_USER: "Cancelled by a user",
     JobReason.STOPPED_EARLY: "Stopped early by its sweep",
-    JobReason.UPSTREAM_ENDED: "An earlier step of its pipeline did not deliver",
+    JobReason.UPSTREAM_ENDED: "An earlier step of its pipeline gave no output",
 }
 
 WAITING: Final = {
@@ -173,7 +173,7 @@ def log_lines(events: Iterable[EventRecord], limit: int = 400) -> list[tuple[flo
 
 
 def result_figures(result: Mapping[str, Any] | None) -> list[Figure]:
-    """Return the numbers of a result in words. Emulated figures come last and say so."""
+    """Return the numbers of a result in words. Emulated figures come last and are marked."""
     plain = figures_of(result)
     return sorted(figures_to_show(plain, plain), key=lambda figure: figure.is_projected)
 

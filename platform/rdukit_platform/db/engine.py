@@ -109,7 +109,7 @@ class Database:
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         if self.is_sqlite:
             if not self.url.database or self.url.database == ":memory:":
-                raise ValueError("SQLite needs a file: every connection to :memory: is a database of its own")
+                raise ValueError("SQLite needs a file, because every connection to :memory: opens a separate database")
             _make_private(Path(self.url.database))
             arguments = {"timeout": BUSY_TIMEOUT_S, "check_same_thread": False}
             self.engine = create_engine(self.url, connect_args=arguments, pool_size=20, max_overflow=20, **_JSON)
@@ -148,7 +148,7 @@ class Database:
         """Return the database that the settings name.
 
         Raises:
-            InvalidArgument: the setting is no database URL.
+            InvalidArgument: the setting is not a database URL.
         """
         try:
             return cls(home.database_url())
@@ -292,7 +292,7 @@ def wait_until_reachable(database: Database, timeout_s: float, clock: Clock) -> 
             if clock.monotonic() > deadline:
                 raise
             if logged != (logged := str(error.orig)):
-                logger.warning("database not there yet host=%s error=%s", database.url.host, logged)
+                logger.warning("database not yet reachable host=%s error=%s", database.url.host, logged)
         clock.sleep(1.0)
 
 

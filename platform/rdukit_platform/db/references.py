@@ -45,7 +45,7 @@ def read_reference(text: str) -> StepReference | None:
     """Read a reference; ``None`` for an artifact id.
 
     Raises:
-        InvalidArgument: it starts with ``@`` but is no reference.
+        InvalidArgument: it starts with ``@`` but is not a reference.
     """
     if not text.startswith("@"):
         return None

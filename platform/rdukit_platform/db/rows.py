@@ -71,7 +71,7 @@ def after_cursor(
         at, last_id = json.loads(base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4)))
         at, last_id = float(at), str(last_id)
     except (ValueError, TypeError, binascii.Error) as cause:
-        raise InvalidArgument(f"{cursor!r} is not a cursor; use next_cursor of the page before") from cause
+        raise InvalidArgument(f"{cursor!r} is not a cursor; use next_cursor of the previous page") from cause
     # The first condition is redundant, but an index can begin with it.
     return and_(created_at <= at, or_(created_at < at, row_id < last_id))
 

@@ -26,7 +26,7 @@ class WebhookRow(Base):
     #: Number of successive failed attempts, and time of the first.
     failures: Mapped[int] = mapped_column(default=0, server_default="0")
     failing_since: Mapped[float | None]
-    #: The row stays for a while: a job's change that saw it may be about to refer to it.
+    #: The row stays for a while, because a concurrent change of a job may still refer to it.
     deleted_at: Mapped[float | None]
 
 

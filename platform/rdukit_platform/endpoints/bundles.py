@@ -81,7 +81,7 @@ def check_bundle(
         folder: parent of the temporary folder for the check.
     Raises:
         NotFound: the tenant has no such artifact.
-        InvalidArgument: it is no valid bundle; the message has all faults with their lines.
+        InvalidArgument: it is not a valid bundle; the message has all faults with their lines.
         Overloaded, Unavailable: it cannot be checked now.
     """
     with database.read() as session:
@@ -117,7 +117,7 @@ def read_bundle(session: Session, store: BlobStore, tenant_id: str, bundle_id: s
     try:
         return b"".join(store.read(row.digest)).decode()
     except UnicodeDecodeError as cause:
-        raise InvalidArgument(f"artifact {bundle_id} is no text: {cause.reason}; expected a bundle.yaml") from cause
+        raise InvalidArgument(f"artifact {bundle_id} is not text: {cause.reason}; expected a bundle.yaml") from cause
 
 
 def keep_parts(session: Session, tenant_id: str, bundle: CheckedBundle) -> None:
@@ -176,7 +176,7 @@ def _lay_out(store: BlobStore, row: ArtifactRow, target: Path, paths: set[str]) 
         return
     entries = store.entries(row.digest)
     if len(entries) > MAX_FILES:
-        raise InvalidArgument(f"artifact {row.id} has {len(entries)} files; legal in a bundle: up to {MAX_FILES}")
+        raise InvalidArgument(f"artifact {row.id} has {len(entries)} files; expected up to {MAX_FILES} in a bundle")
     target.mkdir()
     for entry in entries:
         place = target / entry.path

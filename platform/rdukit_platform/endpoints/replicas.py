@@ -250,7 +250,7 @@ def apply_plan(session: Session, plan: ReplicaPlan, now: float) -> None:
 
 
 _WORDS: Final = {
-    ReplicaReason.LOST: "its worker has sent no heartbeat since its lease ended; it was lost",
+    ReplicaReason.LOST: "it was lost: its worker sent no heartbeat before its lease expired",
     ReplicaReason.NOT_WANTED: "it was no longer wanted before it was ready",
 }
 

@@ -77,7 +77,7 @@ def path_at_box(method: str, path: str, endpoint: str, model: str) -> str:
                     return f"/v2/models/{model if found['model'] == endpoint else found['model']}{found['rest']}"
             case "POST", ["api", *rest] if found := _GENERIC.fullmatch("/".join(rest)):
                 return f"/api/{found['route']}/{model if found['model'] == endpoint else found['model']}"
-    raise NotFound(f"{method} {path[:120]!r} is not passed on to an endpoint; {_LEGAL}")
+    raise NotFound(f"{method} {path[:120]!r} is not forwarded to an endpoint; {_LEGAL}")
 
 
 def body_at_box(path: str, body: bytes, endpoint: str, model: str, known: Collection[str] = ()) -> bytes:

@@ -22,11 +22,11 @@ Idle = Annotated[
     float,
     Field(
         ge=0, le=IDLE_S[1],
-        description="Seconds without a call after which its replicas end, until the next call; 0: never.",
+        description="Idle time in seconds after which its replicas end until the next call; 0: never.",
     ),
 ]  # fmt: skip
 Percent = Annotated[
-    int, Field(ge=1, le=99, description="Percent of the calls for the new revision, or for the present canary.")
+    int, Field(ge=1, le=99, description="Percentage of calls for the new revision or the present canary.")
 ]
 Artifact = Annotated[str, Field(min_length=1, max_length=32, description="Id of an artifact.")]
 Selected = Annotated[str, Field(min_length=1, max_length=128, description="NAME, or NAME:VERSION.")]
@@ -43,7 +43,7 @@ class RevisionRequest(RequestBody):
     pef: Artifact | None = None
     checkpoint: Artifact | None = None
     tiles: Annotated[int, Field(ge=1, le=1024)] | None = Field(
-        default=None, description="By default the tiles that the PEF needs."
+        default=None, description="Default: the tiles that the PEF needs."
     )
 
     def names_nothing(self) -> bool:
@@ -71,7 +71,7 @@ class RollbackRequest(RequestBody):
     """Body of ``POST /v1/endpoints/{name}/rollback``."""
 
     revision: Annotated[int, Field(ge=1, le=1 << 30)] | None = Field(
-        default=None, description="By default the revision before the wanted one."
+        default=None, description="Default: the revision before the wanted one."
     )
 
 

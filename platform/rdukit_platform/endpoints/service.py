@@ -63,7 +63,7 @@ def resolve_serving(
     expert_id, pef_id, checkpoint_id = None, request.pef, request.checkpoint
     if (request.expert is None) == (request.box is None):
         raise InvalidArgument(
-            "an endpoint serves either an expert, or a bundle of them, or a box with a PEF and a checkpoint; name one",
+            "an endpoint serves an expert, a bundle, or a box with a PEF and a checkpoint; name exactly one",
             field="expert",
         )
     if request.expert is not None:
@@ -77,26 +77,26 @@ def resolve_serving(
         pef_id, checkpoint_id = pef_id or expert.pef_id, checkpoint_id or expert.checkpoint_id
         if pef_id is None:
             raise InvalidArgument(
-                f"expert {selector_of(expert)} was trained without a PEF; name one to serve it by", field="pef"
+                f"expert {selector_of(expert)} was trained without a PEF; name a PEF to serve it", field="pef"
             )
     else:
         asked = str(request.box)
         if pef_id is None:
             raise InvalidArgument(
-                "a box serves a PEF; name the artifact of one, as rdukit artifact list shows", field="pef"
+                "a box needs a PEF to serve; name a PEF's artifact, as listed by rdukit artifact list", field="pef"
             )
     box = with_own(session, boxes, tenant_id, [asked]).box(asked)
     pef = get_artifact(session, tenant_id, pef_id)
     if pef.is_folder:
-        raise InvalidArgument(f"artifact {pef_id} is a folder and no PEF", field="pef")
+        raise InvalidArgument(f"artifact {pef_id} is a folder; expected a PEF", field="pef")
     if checkpoint_id is not None:
         get_artifact(session, tenant_id, checkpoint_id)
     summary = summary_of(store, pef.digest, tenant_id)
     needed = summary.tiles
     if summary.answers is Answers.NOTHING:
         raise InvalidArgument(
-            f"the PEF {pef_id} was compiled to train and answers nothing but its loss; name one that {box.name} "
-            "compiled with purpose=serve",
+            f"the PEF {pef_id} was compiled to train and returns only its loss; name one that {box.name} compiled "
+            f"with purpose=serve",
             field="pef",
         )
     if request.tiles is not None:
@@ -112,7 +112,7 @@ def _serve_bundle(
 ) -> ServedParts:
     if (request.expert, request.pef, request.checkpoint) != (None,) * 3:
         raise InvalidArgument(
-            "a bundle names its own PEFs and checkpoints; leave expert, pef and checkpoint out", field="bundle"
+            "a bundle names its own PEFs and checkpoints; leave out expert, pef and checkpoint", field="bundle"
         )
     box = with_own(session, boxes, tenant_id, [asked := request.box or bundle.box]).box(asked)
     if request.tiles is not None:
@@ -133,9 +133,7 @@ def create_endpoint(
         QuotaExceeded: it exceeds the tenant's tiles.
     """
     if _find(session, tenant_id, name) is not None:
-        raise Conflict(
-            f"there is an endpoint {name!r} already; change it with: rdukit endpoint update {name}", field="name"
-        )
+        raise Conflict(f"endpoint {name!r} already exists; change it with: rdukit endpoint update {name}", field="name")
     row = EndpointRow(
         id=new_id("end"), tenant_id=tenant_id, name=name, held_name=name, revision=1, replicas=replicas,
         idle_s=_check_idle(idle_s), created_at=now, updated_at=now,
@@ -170,12 +168,12 @@ def change_endpoint(session: Session, row: EndpointRow, change: EndpointChange, 
     """
     if change == EndpointChange():
         raise InvalidArgument(
-            "there is nothing to change; name replicas, an expert, a box with its artifacts, a canary's percent, or an "
+            "no change was given; name replicas, an expert, a box with its artifacts, a canary's percent, or an "
             "idle time"
         )
     if change.canary is not None and change.serving is None and row.canary is None:
         raise Conflict(
-            f"endpoint {row.name!r} has no canary; name an expert, or a box with its artifacts, which becomes one"
+            f"endpoint {row.name!r} has no canary; name an expert, or a box with its artifacts, for the canary"
         )
     replicas = row.replicas if change.replicas is None else change.replicas
     if change.serving is not None and change.canary is None:
@@ -232,14 +230,14 @@ def roll_back(session: Session, row: EndpointRow, number: int | None, now: float
     if number is None:
         earlier = [each for each in numbers if each < row.revision]
         if not earlier:
-            raise Conflict(f"endpoint {row.name!r} wants revision {row.revision}, and there is none before it")
+            raise Conflict(f"endpoint {row.name!r} runs revision {row.revision}, which is the first")
         number = max(earlier)
     if number not in numbers:
         raise NotFound(
             f"endpoint {row.name!r} has no revision {number}; expected {', '.join(map(str, numbers))}", legal=numbers
         )
     if number == row.revision:
-        raise Conflict(f"endpoint {row.name!r} wants revision {number} already")
+        raise Conflict(f"endpoint {row.name!r} already runs revision {number}")
     check_tiles(session, row, row.replicas, _tiles_of(session, row, number))
     row.revision, row.updated_at = number, now
     return row
@@ -262,7 +260,7 @@ def get_endpoint(session: Session, tenant_id: str, name: str, *, is_locked: bool
         legal = list(session.scalars(query.order_by(EndpointRow.name).limit(MAX_NAMED)))
         meant = suggest(name, legal)
         raise NotFound(
-            f"no endpoint is called {name!r}; {name_legal(legal)}; make one with: rdukit endpoint create"
+            f"unknown endpoint {name!r}; {name_legal(legal)}; create one with: rdukit endpoint create"
             f"{meant and '.' + meant}",
             legal=legal,
         )

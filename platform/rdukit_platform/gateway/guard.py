@@ -23,7 +23,7 @@ MAX_NAME: Final = 64
 
 
 async def enforce_permission(request: Request) -> None:
-    """Let a request through to its route if the route's permission says so.
+    """Pass a request to its route if the route's permission allows it.
 
     Raises:
         Unauthenticated: the route needs a caller, but the request has none.
@@ -42,7 +42,7 @@ async def _check(request: Request, route: str) -> None:
     permission: Permission | None = request.app.state.permissions.get(route)
     if permission is None:
         logger.error("a route without a permission is refused route=%s", route)
-        raise PermissionDenied(f"nobody may call {route}: it declares no permission")
+        raise PermissionDenied(f"{route} cannot be called, because it declares no permission")
     if not permission.needs_token:
         return
     is_page = route.partition(" ")[2].startswith("/console")

@@ -54,28 +54,28 @@ class PlatformMetric:
 Values = Mapping[tuple[str, ...], float]
 
 JOBS: Final = PlatformMetric("rdukit_jobs", "Jobs by state.", ("state",))
-PART_UP: Final = PlatformMetric("rdukit_part_up", "Whether a part of the platform is up.", ("part",))
+PART_UP: Final = PlatformMetric("rdukit_part_up", "Whether a service of the platform is up.", ("part",))
 SERVICES: Final = PlatformMetric("rdukit_services", "Schedulers and workers that are up.", ("kind",))
-BEAT_AGE: Final = PlatformMetric("rdukit_scheduler_beat_age_seconds", "Since a scheduler last said that it is up.")
-QUEUE_AGE: Final = PlatformMetric("rdukit_queue_oldest_seconds", "How long the oldest job in the queue waits; 0: none.")
-UNSERVED: Final = PlatformMetric("rdukit_endpoints_unserved", "Endpoints that want replicas and have none ready.")
+BEAT_AGE: Final = PlatformMetric("rdukit_scheduler_beat_age_seconds", "Time since a scheduler's last heartbeat.")
+QUEUE_AGE: Final = PlatformMetric("rdukit_queue_oldest_seconds", "Waiting time of the oldest queued job; 0: none.")
+UNSERVED: Final = PlatformMetric("rdukit_endpoints_unserved", "Endpoints that want replicas but have none ready.")
 WEBHOOK_AGE: Final = PlatformMetric(
-    "rdukit_webhook_oldest_seconds", "How long the message to a webhook has waited that waits longest; 0: none."
+    "rdukit_webhook_oldest_seconds", "Longest waiting time of a message to a webhook; 0: none."
 )
-DISK_FREE: Final = PlatformMetric("rdukit_disk_free_bytes", "Free on the disk of the home folder.")
+DISK_FREE: Final = PlatformMetric("rdukit_disk_free_bytes", "Free space on the disk of the home folder.")
 COPIES: Final = PlatformMetric("rdukit_store_copies_bytes", "Copies of the bucket's content in the home folder.")
 DISK_SIZE: Final = PlatformMetric("rdukit_disk_size_bytes", "Size of the disk of the home folder.")
 
-READY: Final = PlatformMetric("rdukit_endpoint_ready_replicas", "Replicas that take calls.", ("tenant", "endpoint"))
+READY: Final = PlatformMetric("rdukit_endpoint_ready_replicas", "Replicas that accept calls.", ("tenant", "endpoint"))
 _OF_MODELS: Final = ("tenant", "endpoint", "model")
 #: Sums of ``EndpointUsageRow``, by its columns.
 USE: Final[Mapping[str, PlatformMetric]] = {
     "requests": PlatformMetric("rdukit_endpoint_requests_total", "Calls of an endpoint.", _OF_MODELS),
-    "failures": PlatformMetric("rdukit_endpoint_failures_total", "Calls that were answered with an error.", _OF_MODELS),
-    "rows": PlatformMetric("rdukit_endpoint_rows_total", "Rows that were computed.", _OF_MODELS),
-    "prompt_tokens": PlatformMetric("rdukit_endpoint_prompt_tokens_total", "Tokens that were read.", _OF_MODELS),
+    "failures": PlatformMetric("rdukit_endpoint_failures_total", "Calls answered with an error.", _OF_MODELS),
+    "rows": PlatformMetric("rdukit_endpoint_rows_total", "Rows computed.", _OF_MODELS),
+    "prompt_tokens": PlatformMetric("rdukit_endpoint_prompt_tokens_total", "Prompt tokens read.", _OF_MODELS),
     "completion_tokens": PlatformMetric(
-        "rdukit_endpoint_completion_tokens_total", "Tokens that were made.", _OF_MODELS
+        "rdukit_endpoint_completion_tokens_total", "Tokens generated.", _OF_MODELS
     ),
 }  # fmt: skip
 

@@ -83,8 +83,8 @@ class ErrorResponse(BaseModel):
 
 #: Errors that any route may return, for OpenAPI.
 ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    "4XX": {"model": ErrorResponse, "description": "The request cannot be served as it is."},
-    503: {"model": ErrorResponse, "description": "A part of the platform does not answer; try again."},
+    "4XX": {"model": ErrorResponse, "description": "The request is not valid."},
+    503: {"model": ErrorResponse, "description": "A service of the platform does not answer; try again."},
 }
 
 
@@ -187,7 +187,7 @@ def _away(request: Request, error: Exception) -> Response:
     if (full := _find_full(error)) is not None:
         return error_response(request, full)
     logger.warning("database does not answer path=%s error=%s", hide_tokens(request.url.path), error)
-    return error_response(request, Unavailable("the database does not answer at present; try again"))
+    return error_response(request, Unavailable("the database does not answer; try again"))
 
 
 def _gone(request: Request, error: Exception) -> Response:
@@ -206,7 +206,7 @@ def _find_full(error: Exception) -> DiskFull | None:
     if not isinstance(find_system_error(cause), DiskFull):
         return None
     logger.error("no space is left on the disk error=%s", cause)
-    said = "nothing of this was kept: send it again when the operator has made some"
+    said = "nothing was stored; send it again when the operator has freed space"
     return DiskFull(f"the platform's disk has no room; {said}")
 
 
@@ -297,12 +297,12 @@ def _pattern_of(template: str) -> re.Pattern[str]:
 
 def _raced(request: Request, error: Exception) -> Response:
     logger.info("request lost a race path=%s error=%s", hide_tokens(request.url.path), error)
-    return error_response(request, Conflict("somebody else made the same thing at the same time; send it again"))
+    return error_response(request, Conflict("another request created the same object at the same time; send it again"))
 
 
 def _unknown(request: Request, error: Exception) -> Response:
     logger.error("request failed path=%s", hide_tokens(request.url.path), exc_info=error)
-    return error_response(request, RdukitError("the gateway failed; its log has the cause under the request id"))
+    return error_response(request, RdukitError("the gateway failed; its log has the cause under this request id"))
 
 
 _WITHOUT_BODY: Final = ("GET", "HEAD", "OPTIONS")

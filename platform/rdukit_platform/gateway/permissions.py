@@ -29,7 +29,8 @@ def declared_permissions(routes: Iterable[BaseRoute]) -> dict[str, Permission]:
         keys = [f"{method} {getattr(route, 'path', route)}" for method in getattr(route, "methods", None) or ["any"]]
         if len(declared) != 1:
             raise PermissionDenied(
-                f"{', '.join(keys)} declares {len(declared)} permissions, and one is needed: give it a caller of "
+                f"{', '.join(keys)} declares {len(declared)} permissions, but needs exactly one: give it a caller "
+                f"type of "
                 "api/dependencies.py or console/access.py, or PUBLIC_ROUTE"
             )
         found |= dict.fromkeys(keys, declared[0])

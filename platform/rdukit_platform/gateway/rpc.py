@@ -242,12 +242,12 @@ def _error_of(broken: Exception, name: str) -> RdukitError:
         case RdukitError():
             return broken
         case StopAsyncIteration():
-            return MalformedRequest("the call has no message", field="request")
+            return MalformedRequest("the call contains no message", field="request")
         case _ if isinstance(broken, AWAY):
             logger.warning("database does not answer method=%s error=%s", name, broken)
-            return Unavailable("the database does not answer at present; try again")
+            return Unavailable("the database does not answer; try again")
         case IntegrityError():
-            return Conflict("somebody else made the same thing at the same time; send it again")
+            return Conflict("another request created the same object at the same time; send it again")
         case DataError():
             return InvalidArgument("a text has the character NUL, or a number is too large, for the database")
     if type(broken).__name__ == "DecodeError":

@@ -85,7 +85,7 @@ def _log_in(
         digests = [_digest_of(token, tenant) for tenant in (None, *tenants_of_user(session, user))]
         ended = select(TokenRow.id).where(TokenRow.sha256.in_(digests), TokenRow.revoked_at.is_not(None))
         if session.scalars(ended).first() is not None:
-            raise Unauthenticated("the token was ended here; get another one of the issuer's")
+            raise Unauthenticated("the token was revoked here; get a new one from the issuer")
         tenant_id = (chosen or choose_first_tenant(session, user)).id
         row = open_session(session, user, tenant_id, now, ends_at, digest)
         detail = json.dumps({"user": user.id, "email": user.email, "role": row.role})

@@ -96,7 +96,7 @@ def find_bearer_problem(claims: Mapping[str, Any], *, issuer: str, audiences: Co
     named = [given] if isinstance(given, str) else given if isinstance(given, list) else []
     ends, since = _read_time(claims, "exp"), _read_time(claims, "nbf")
     if claims.get("iss") != issuer:
-        return f"it is of another issuer than {issuer}"
+        return f"it comes from another issuer than {issuer}"
     if not any(isinstance(one, str) and one in audiences for one in named):
         return f"it is for none of {', '.join(sorted(audiences))} (aud)"
     if not isinstance(subject, str) or not 0 < len(subject) <= 255:
@@ -105,7 +105,7 @@ def find_bearer_problem(claims: Mapping[str, Any], *, issuer: str, audiences: Co
         return "it has expired (exp)"
     if "nbf" in claims and (since is None or since > now + LEEWAY_S):
         return "it is not valid yet (nbf)"
-    return "it tells of events, and is no token of a user" if "events" in claims else ""
+    return "it reports events and is not a user's token" if "events" in claims else ""
 
 
 def find_problem(claims: Mapping[str, Any], *, issuer: str, client_id: str, nonce: str, now: float) -> str:
@@ -114,7 +114,7 @@ def find_problem(claims: Mapping[str, Any], *, issuer: str, client_id: str, nonc
     audiences = [audience] if isinstance(audience, str) else audience if isinstance(audience, list) else []
     party, subject = claims.get("azp"), claims.get("sub")
     if claims.get("iss") != issuer:
-        return f"it is of another issuer than {issuer}"
+        return f"it comes from another issuer than {issuer}"
     if client_id not in audiences:
         return f"it is not for {client_id!r} (aud)"
     if (len(audiences) > 1 or party is not None) and party != client_id:
@@ -178,7 +178,7 @@ def _decode(text: str, keys: KeySet, what: str) -> Mapping[str, Any]:
     try:
         return jwt.decode(text, keys, algorithms=ALGORITHMS).claims
     except (InvalidKeyIdError, BadSignatureError) as cause:
-        raise KeyUnknown(f"{what} is not valid: none of the issuer's keys has signed it") from cause
+        raise KeyUnknown(f"{what} is not valid: it is not signed by the issuer's keys") from cause
     except (JoseError, ValueError, TypeError) as cause:
         raise Unauthenticated(f"{what} is not valid: {type(cause).__name__}") from cause
 

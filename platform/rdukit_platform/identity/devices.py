@@ -35,7 +35,7 @@ def begin_device(session: Session, name: str, address: str, now: float) -> tuple
     """
     session.execute(delete(DeviceLoginRow).where(DeviceLoginRow.expires_at <= now))
     if (session.scalar(select(func.count()).select_from(DeviceLoginRow)) or 0) >= MAX_DEVICES:
-        raise Overloaded(f"{MAX_DEVICES} logins of devices are under way; try again in some minutes")
+        raise Overloaded(f"{MAX_DEVICES} device logins are in progress; try again in some minutes")
     device_code = secrets.token_urlsafe(32)
     letters = "".join(secrets.choice(_LETTERS) for _ in range(8))
     user_code = f"{letters[:4]}-{letters[4:]}"
@@ -57,7 +57,7 @@ def find_device(session: Session, user_code: str, now: float) -> DeviceLoginRow:
     query = select(DeviceLoginRow).where(DeviceLoginRow.user_code == f"{letters[:4]}-{letters[4:]}")
     row = session.scalars(query.with_for_update()).one_or_none()
     if row is None or row.expires_at <= now or row.token_id is not None or row.is_denied:
-        raise NotFound("no command waits with this code: it was mistyped, has been used, or is older than ten minutes")
+        raise NotFound("no command waits with this code; it was mistyped, has been used, or is older than ten minutes")
     return row
 
 
@@ -95,7 +95,7 @@ def poll_device(session: Session, device_code: str, now: float) -> tuple[Caller,
         return None
     maker = session.get(TokenRow, row.token_id)
     if maker is None:
-        raise Unauthenticated("who let this command in is logged out; begin again: rdukit login")
+        raise Unauthenticated("the user who approved this command has logged out; begin again: rdukit login")
     caller = authenticate_digest(session, maker.sha256, now)
     made, text = give_token(
         session, caller, caller.tenant_id, row.name, sorted(caller.scopes), now, _choose_life(caller, now), maker.role

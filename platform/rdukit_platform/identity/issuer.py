@@ -122,10 +122,10 @@ class Issuer:
             if said in _NOT_US:
                 logger.warning("the issuer does not accept this platform error=%s client_id=%s", said, client_id)
                 raise Unavailable(
-                    f"the issuer does not accept this platform ({said}); an administrator has to look at "
+                    f"the issuer does not accept this platform ({said}); an administrator must check "
                     f"{OIDC_CLIENT_ID.name} and {OIDC_CLIENT_SECRET_FILE.name}"
                 )
-            raise Unauthenticated(f"the issuer does not take this login's code ({said}); log in again")
+            raise Unauthenticated(f"the issuer rejected this login's code ({said}); log in again")
         claims = dict(self._verify(text, nonce))
         groups_claim = resolve(OIDC_GROUPS_CLAIM)
         access = answer.get("access_token")
@@ -146,8 +146,8 @@ class Issuer:
         issuer = resolve(OIDC_ISSUER)
         if not audiences or not issuer:
             raise Unauthenticated(
-                "tokens of an issuer are not taken here; an administrator allows them by the setting "
-                f"{OIDC_BEARER_AUDIENCES.name}, else log in with: rdukit login"
+                "this platform does not accept issuer tokens; an administrator may allow them by "
+                f"{OIDC_BEARER_AUDIENCES.name}; otherwise log in with: rdukit login"
             )
         try:
             claims = verify_bearer(text, self._read_keys(), issuer=issuer, audiences=audiences, now=self._clock.now())
@@ -172,7 +172,7 @@ class Issuer:
                 return self._keys
             # Requests with tokens do not wait for an issuer that has just failed to answer.
             if now - self._keys_failed_at < REFRESH_S:
-                raise Unavailable("the issuer of logins did not answer a moment ago; try again in some seconds")
+                raise Unavailable("the login issuer did not answer a moment ago; try again in a few seconds")
             self._keys_failed_at = now
         status, answer = self._ask("GET", self._read_documents().jwks_uri)
         try:
@@ -231,7 +231,7 @@ class Issuer:
         except (httpx.HTTPError, ValueError) as cause:
             logger.warning("the issuer does not answer url=%s error=%s", url, type(cause).__name__)
             raise Unavailable(
-                "the issuer of logins does not answer at present; who is logged in stays so. Try again"
+                "the login issuer does not answer at present; existing logins stay valid. Try again"
             ) from cause
 
 

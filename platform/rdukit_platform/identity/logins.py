@@ -61,7 +61,7 @@ def begin_login(session: Session, now: float, following: str, redirect_uri: str)
     """
     session.execute(delete(OidcLoginRow).where(OidcLoginRow.expires_at <= now))
     if (session.scalar(select(func.count()).select_from(OidcLoginRow)) or 0) >= MAX_LOGINS:
-        raise Overloaded(f"{MAX_LOGINS} logins are under way; try again in some minutes")
+        raise Overloaded(f"{MAX_LOGINS} logins are in progress; try again in some minutes")
     begun = BegunLogin(*(secrets.token_urlsafe(32) for _ in range(4)))
     session.add(OidcLoginRow(
         state_sha256=hash_token(begun.state), browser_sha256=hash_token(begun.browser), nonce=begun.nonce,

@@ -38,22 +38,22 @@ def parse_days(text: str) -> float:
 OIDC_ISSUER: Final = Setting(
     "oidc.issuer",
     "",
-    "OpenID Connect issuer by which users log in; https, or on a loopback address; empty: by none.",
+    "OpenID Connect issuer for logins of users; https, or on a loopback address; empty: none.",
     str,
 )
-OIDC_CLIENT_ID: Final = Setting("oidc.client_id", "", "Name of this platform at the issuer.", str)
+OIDC_CLIENT_ID: Final = Setting("oidc.client_id", "", "Client id of this platform at the issuer.", str)
 OIDC_CLIENT_SECRET_FILE: Final = Setting(
-    "oidc.client_secret_file", "", "File with the secret of `oidc.client_id`; empty: it is a public client.", str
+    "oidc.client_secret_file", "", "File with the secret of `oidc.client_id`; empty: a public client.", str
 )
-OIDC_SCOPES: Final = Setting("oidc.scopes", "openid email profile", "Scopes that the issuer is asked for.", str)
-OIDC_GROUPS_CLAIM: Final = Setting("oidc.groups_claim", "groups", "Claim with the groups of a user.", str)
+OIDC_SCOPES: Final = Setting("oidc.scopes", "openid email profile", "Scopes requested from the issuer.", str)
+OIDC_GROUPS_CLAIM: Final = Setting("oidc.groups_claim", "groups", "Claim that contains a user's groups.", str)
 OIDC_CLAIM_ROLES: Final = Setting(
     "oidc.claim_roles", "",
-    "Roles that groups give: GROUP=TENANT:ROLE with commas; of a tenant's the first that fits counts.",
+    "Roles for groups: comma-separated GROUP=TENANT:ROLE; the first match for a tenant applies.",
     parse_claim_roles,
 )  # fmt: skip
 OIDC_ALLOWED_DOMAINS: Final = Setting(
-    "oidc.allowed_domains", "", "Domains with commas of e-mail addresses that may log in; empty: all.", str
+    "oidc.allowed_domains", "", "Comma-separated domains of e-mail addresses that may log in; empty: all.", str
 )
 OIDC_TRUST_EMAIL: Final = Setting(
     "oidc.trust_email", False,
@@ -67,7 +67,7 @@ OIDC_BEARER_AUDIENCES: Final = Setting(
     str,
 )  # fmt: skip
 OIDC_TLS_CA: Final = Setting(
-    "oidc.tls_ca", "", "File with the authority of the issuer's certificate; default: the system's.", str
+    "oidc.tls_ca", "", "File with the certificate authority of the issuer; default: the system's.", str
 )
 LOGIN_RATE: Final = Setting(
     "login.rate", 60, "Logins per minute that one address may begin, successful or not; 0: no limit.", int

@@ -32,7 +32,7 @@ class Cloned(Protocol):
 def clone_request(job: Cloned, changes: CloneRequest, made: Mapping[str, str] | None = None) -> JobRequest:
     """Return the request of ``job`` with ``changes``. It names the same box version and belongs to no pipeline.
 
-    Tiles are chosen anew if the PEF changes.
+    The number of tiles is chosen again if the PEF changes.
 
     Args:
         made: artifacts of earlier steps, by the inputs that still refer to those steps.
@@ -45,7 +45,7 @@ def clone_request(job: Cloned, changes: CloneRequest, made: Mapping[str, str] | 
     if missing:
         slot, text = next(iter(missing.items()))
         raise Conflict(
-            f"input {slot!r} of job {job.id} is {text}, which that step has not made yet; name an artifact: --input "
+            f"input {slot!r} of job {job.id} is {text}, which its step has not produced yet; name an artifact: --input "
             f"{slot}=ARTIFACT"
         )
     fields = {name: getattr(job, name) for name in _KEPT if hasattr(job, name)}

@@ -73,7 +73,7 @@ def read_ids(texts: Sequence[str]) -> list[str]:
     """
     ids = list(dict.fromkeys(word.strip() for text in texts for word in text.split(",") if word.strip()))
     if not 2 <= len(ids) <= MOST:
-        raise InvalidArgument(f"different runs to compare: {len(ids)}; expected 2 to {MOST}")
+        raise InvalidArgument(f"{len(ids)} different runs to compare; expected 2 to {MOST}")
     return ids
 
 

@@ -143,7 +143,7 @@ def ask_preemption(session: Session, job_id: str, for_job: str, now: float) -> b
     whom = f"job {for_job}" if is_own else "a job of another tenant"
     attempt.preempt_asked_at = now
     attempt.error = {"code": str(AttemptOutcome.PREEMPTED), "message": f"{whom} precedes it and gets its tiles"}
-    job.waits_for = f"it is preempted by {whom}, which precedes it: its attempt ends"
+    job.waits_for = f"it is preempted by {whom}, which precedes it, so its attempt ends"
     session.flush()
     return True
 

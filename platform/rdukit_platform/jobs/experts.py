@@ -17,7 +17,7 @@ from rdukit_platform.jobs.states import FINAL, JobState
 #: Verbs whose jobs can be promoted: training makes a checkpoint, evaluation gives the expert its figures.
 TRAIN: Final = "train"
 EVALUATE: Final = "evaluate"
-_LEGAL: Final = f"expected a {TRAIN} job that has succeeded and made a {CHECKPOINT}, or an {EVALUATE} job of one"
+_LEGAL: Final = f"expected a successful {TRAIN} job with a {CHECKPOINT}, or an {EVALUATE} job of one"
 
 
 def promote_job(
@@ -70,4 +70,4 @@ def check_promotable(job_id: str, verb: str, state: JobState, artifacts: Mapping
         wait = "" if state in FINAL else f"; wait for it with: rdukit job watch {job_id}"
         raise Conflict(f"job {job_id} is {state}; {_LEGAL}{wait}")
     made = ", ".join(sorted(artifacts)) or "nothing"
-    raise InvalidArgument(f"job {job_id} made {made} and no {CHECKPOINT}; {_LEGAL}")
+    raise InvalidArgument(f"job {job_id} made {made} but no {CHECKPOINT}; {_LEGAL}")

@@ -32,7 +32,7 @@ def choose(reference: StepReference, results: Mapping[str, Mapping[str, object] 
 def explain_none(reference: StepReference, results: Mapping[str, Mapping[str, object] | None]) -> str:
     """Explain why ``choose`` returned ``None`` for these results."""
     if reference.metric is None or not results:
-        return f"no step {reference.step!r} has made {reference.slot!r}"
+        return f"no job of step {reference.step!r} has made {reference.slot!r}"
     legal = sorted({name for result in results.values() for name, value in (result or {}).items()
                     if find_number(value) is not None})  # fmt: skip
     return f"no result of {reference.step} has {reference.metric!r}; expected {', '.join(legal) or 'none has a number'}"
@@ -55,9 +55,8 @@ def expand_steps(steps: Sequence[StepRequest]) -> list[StepRequest]:
         count = math.prod(len(each) for each in choices)
         if len(found) + count > MAX_JOBS:
             raise InvalidArgument(
-                f"step {step.name!r} makes {len(found) + count} jobs of the pipeline; expected "
-                f"{MAX_JOBS} at most, take "
-                "fewer values in for_each"
+                f"step {step.name!r} makes {len(found) + count} jobs of the pipeline; expected at most {MAX_JOBS}; "
+                f"use fewer values in for_each"
             )
         if not choices:
             found.append(step)

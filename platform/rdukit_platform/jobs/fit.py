@@ -40,12 +40,12 @@ def check_nodes(
         if together >= members:
             return
         spread = (
-            f"the {len(linked)} nodes that members may be spread over have room for {together} of them" if together
+            f"the {len(linked)} nodes that members may use have room for {together} of them" if together
             else "members of a job run on one node, because boxes of different nodes have no network between them "
             "(node.link_host)"
         )  # fmt: skip
         raise IllegalValue(
-            f"members is {members}, each with {tiles} tiles: {why}; {spread}; expected fewer of them, or fewer tiles",
+            f"members is {members}, each with {tiles} tiles: {why}; {spread}; request fewer members or fewer tiles",
             field="members",
             legal=f"members times tiles up to {largest.tiles}",
         )
@@ -76,8 +76,8 @@ def check_averages(members: int, pef: PefSummary) -> None:
     """
     if members > 1 and not pef.averages_gradients:
         raise IllegalValue(
-            f"members is {members}, but the PEF was compiled for one process and averages no gradients; expected 1, or "
-            f"compile with members {members}",
+            f"members is {members}, but the PEF was compiled for one process and does not average gradients; expected "
+            f"1, or compile with members {members}",
             legal="1",
         )
 

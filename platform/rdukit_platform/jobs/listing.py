@@ -164,7 +164,7 @@ def _in_state(state: str | None) -> list[ColumnElement[bool]]:
 
 def _check_state(state: str | None) -> None:
     if state is not None and state not in set(JobState):
-        raise InvalidArgument(f"no job state is called {state!r}; expected {', '.join(JobState)}")
+        raise InvalidArgument(f"unknown job state {state!r}; expected {', '.join(JobState)}")
 
 
 def _list_labelled(

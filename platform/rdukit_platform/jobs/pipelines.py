@@ -118,7 +118,7 @@ def with_steps_expanded(request: PipelineRequest) -> PipelineRequest:
 
 
 def cancel_pipeline(session: Session, tenant_id: str, pipeline_id: str, now: float) -> PipelineRow:
-    """Cancel all jobs of a pipeline that have not ended. Cancelling twice is no error.
+    """Cancel all jobs of a pipeline that have not ended. Cancelling twice is not an error.
 
     Raises:
         NotFound: the tenant has no such pipeline.
@@ -203,7 +203,8 @@ def _kind_of(step: StepRequest, text: str, verbs: Mapping[str, BoxVerb], kinds: 
     if reference.slot in outputs:
         return outputs[reference.slot]
     raise InvalidArgument(
-        f"step {step.name!r} refers to {text!r}; step {reference.step!r} has the outputs {', '.join(outputs) or 'none'}"
+        f"step {step.name!r} refers to {text!r}, but step {reference.step!r} has the outputs "
+        f"{', '.join(outputs) or 'none'}"
     )
 
 

@@ -78,7 +78,7 @@ class DeadlineChoice(RequestBody):
     """Base of requests that may have a deadline."""
 
     deadline_s: Annotated[float, Field(gt=0, le=MAX_RUN_LIMIT_S, allow_inf_nan=False)] | None = Field(
-        default=None, description="Deadline in seconds after its submission."
+        default=None, description="Deadline in seconds after submission."
     )
     deadline: AwareDatetime | None = Field(
         default=None, strict=False, description="Deadline as a time with its zone, such as 2026-11-30T08:00+01:00."
@@ -87,7 +87,7 @@ class DeadlineChoice(RequestBody):
     @model_validator(mode="after")
     def _check_deadline(self) -> Self:
         if self.deadline is not None and self.deadline_s is not None:
-            raise ValueError("deadline and deadline_s are given; expected one of them")
+            raise ValueError("deadline and deadline_s cannot be combined; give one of them")
         return self
 
 

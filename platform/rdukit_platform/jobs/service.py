@@ -213,7 +213,7 @@ def check_members(verb: str, members: int, tiles: int | None) -> None:
         IllegalValue: the members are not valid; the message has the expected value.
     """
     if members > 1 and verb not in GANG_VERBS:
-        raise IllegalValue(f"members is {members}, but {verb} is done by one process; expected 1", legal="1")
+        raise IllegalValue(f"members is {members}, but {verb} runs in one process; expected 1", legal="1")
     if members > 1 and tiles == 0:
         raise IllegalValue(f"members is {members} and tiles is 0; expected 1 tile or more for each member", legal="1")
 
@@ -235,7 +235,7 @@ def check_profile(verb: BoxVerb, *, profile: bool) -> None:
         )
     if any(slot.name == PROFILE for slot in verb.outputs):
         raise IllegalValue(
-            f"profile is true, but {verb.name} of this box has an output {PROFILE!r} of its own; expected false, or "
+            f"profile is true, but {verb.name} of this box already has an output {PROFILE!r}; expected false, or "
             "a box whose output has another name",
             field="profile",
             legal="false",
@@ -251,11 +251,10 @@ def check_deadline(request: DeadlineChoice, now: float) -> None:
     by = deadline_of(request, now)
     limit_s: float | None = getattr(request, "run_limit_s", None)
     if by is not None and by <= now:
-        raise IllegalValue("deadline has passed; expected a time to come")
+        raise IllegalValue("deadline has passed; expected a future time")
     if by is not None and limit_s is not None and by - now < limit_s:
         raise IllegalValue(
-            f"deadline is in {by - now:.0f} s, before run_limit_s of {limit_s:.0f} would end it; "
-            "expected a run limit of "
+            f"deadline is in {by - now:.0f} s, before the run limit of {limit_s:.0f} s; expected a run limit of "
             f"{by - now:.0f} s at most, or a later deadline"
         )
 
@@ -280,7 +279,9 @@ def artifact_kind(session: Session, tenant_id: str, artifact_id: str) -> str:
         InvalidArgument: the text refers to a step, which only pipelines have.
     """
     if artifact_id.startswith("@"):
-        raise InvalidArgument(f"input {artifact_id!r} refers to a step; only pipelines have steps, give an artifact id")
+        raise InvalidArgument(
+            f"input {artifact_id!r} refers to a step, but only pipelines have steps; give an artifact id"
+        )
     return "folder" if get_artifact(session, tenant_id, artifact_id, is_kept=True).is_folder else "file"
 
 
@@ -300,7 +301,7 @@ def read_labels(texts: Sequence[str]) -> dict[str, str]:
     """Parse labels given as ``key=value``.
 
     Raises:
-        InvalidArgument: a text has another form, or its key is no valid label.
+        InvalidArgument: a text has another form, or its key is not a valid label.
     """
     found: dict[str, str] = {}
     for text in texts:
@@ -328,7 +329,7 @@ def list_events(
 
 
 def cancel_job(session: Session, job: JobRow, now: float, stopped_early: str = "") -> JobRow:
-    """Cancel a job at once, in any open state; its worker notices and stops the box. Cancelling twice is no error.
+    """Cancel a job at once, in any open state; its worker notices and stops the box. Cancelling twice is not an error.
 
     Args:
         stopped_early: reason of its sweep; empty: a user cancels it.
@@ -352,7 +353,7 @@ def cancel_job(session: Session, job: JobRow, now: float, stopped_early: str = "
 
 
 def pause_job(session: Session, job: JobRow, now: float) -> JobRow:
-    """Pause a job, which the caller has locked, until it is resumed. Pausing twice is no error.
+    """Pause a job, which the caller has locked, until it is resumed. Pausing twice is not an error.
 
     A waiting job is paused at once. A claimed attempt is asked to end: a training writes a checkpoint, and the job is
     paused when its tiles are free.

@@ -29,7 +29,7 @@ def steps_of_file(request: PipelineRequest, uncached: Collection[tuple[str, str]
     """Return the steps of a request whose steps have been expanded.
 
     Args:
-        uncached: boxes and verbs that are run each time, because the box says so.
+        uncached: boxes and verbs that always run, because their box excludes them from caching.
     """
     return [
         StepSeen(

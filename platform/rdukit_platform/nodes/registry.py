@@ -106,7 +106,7 @@ def check_name(session: Session, name: str, home_id: str, now: float) -> None:
         and row.state in PRESENT
         and is_recent(row.beat_at, now)
     ):
-        raise Conflict(f"a node called {name!r} is up on {row.host}; give this one another name: node.name, or --name")
+        raise Conflict(f"node {name!r} is already up on {row.host}; give this node another name: node.name, or --name")
 
 
 def beat(session: Session, node: NodeIdentity, look: NodeLook | None, now: float) -> NodeLife:
@@ -124,7 +124,9 @@ def beat(session: Session, node: NodeIdentity, look: NodeLook | None, now: float
     if row.home_id == NOBODY:
         raise Conflict(f"node {node.name!r} has left, and its process ends")
     if row.home_id != node.home_id:
-        raise Conflict(f"node {node.name!r} is now another machine, {row.host}; this one was lost for too long")
+        raise Conflict(
+            f"node {node.name!r} now runs on another machine, {row.host}, because this one was lost for too long"
+        )
     if row.state == NodeLife.LOST:
         row.state, row.changed_at = str(NodeLife.UP), now
     row.beats, row.beat_at = row.beats + 1, now
@@ -283,7 +285,7 @@ def label(session: Session, name: str, given: Mapping[str, str], removed: Iterab
     for key in removed:
         if labels.pop(key, None) is None:
             legal = ", ".join(sorted(row.given_labels)) or "none"
-            raise IllegalValue(f"node {row.name} was not given a label {key[:80]!r}; expected {legal}", legal=legal)
+            raise IllegalValue(f"node {row.name} has no added label {key[:80]!r}; expected {legal}", legal=legal)
     row.given_labels = {**labels, **given}
     if len(row.all_labels) > MAX_NODE_LABELS:
         raise IllegalValue(
@@ -314,7 +316,7 @@ def find_node(session: Session, name: str) -> NodeRow:
         return rows[name]
     named = ", ".join(rows) or "none"
     if name != ONLY:
-        raise NotFound(f"there is no node {name!r}; there is: {named}")
+        raise NotFound(f"there is no node {name!r}; expected {named}")
     present = [row for row in rows.values() if row.state != NodeLife.LEFT]
     if len(present) > 1:
         raise InvalidArgument(f"there are several nodes; name one by --node: {named}")

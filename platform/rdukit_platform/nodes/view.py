@@ -64,19 +64,19 @@ def why_never(tiles: int, node: NodeCapacity, members: int = 1) -> str | None:
     total = node.tiles + node.broken_tiles
     broken = f"; {node.broken_tiles} of {total} are out of service" if node.broken_tiles else ""
     if tiles > node.tiles:
-        return f"it needs {tiles} tiles, the node has {node.tiles} healthy ones{broken}"
+        return f"it needs {tiles} tiles, but the node has {node.tiles} healthy ones{broken}"
     if not node.rdu_tiles:
         return None
     if members > 1:
         fit = members_that_fit(tiles // members, node.rdu_tiles, node.rows)
-        why = f"it has {members} members of {tiles // members} tiles, the node has room for {fit} of them{broken}"
+        why = f"it has {members} members of {tiles // members} tiles, but the node has room for {fit} of them{broken}"
         return why if members > fit else None
     if tiles <= node.rdu_tiles:
         longest = max(node.rows, default=0)
-        why = f"it needs {tiles} tiles in a row inside an RDU, the longest healthy row has {longest}{broken}"
+        why = f"it needs {tiles} adjacent tiles in an RDU, but the longest healthy row has {longest}{broken}"
         return why if tiles > longest else None
     needed, whole = -(-tiles // node.rdu_tiles), node.rows.count(node.rdu_tiles)
-    return f"it needs {needed} whole RDUs, {whole} have all their tiles{broken}" if needed > whole else None
+    return f"it needs {needed} whole RDUs, but only {whole} have all their tiles{broken}" if needed > whole else None
 
 
 def members_that_fit(tiles: int, rdu_tiles: int, rows: Iterable[int]) -> int:
@@ -312,7 +312,7 @@ def change_node(snd_socket: Path, operation: str, by: str, arguments: Mapping[st
     with SndClient(snd_socket, timeout_s=CHANGE_TIMEOUT_S) as snd:
         hello = snd.call("hello")
         if "maintenance" not in (hello.get("features") or ()):
-            raise Unavailable(f"the daemon of node {hello.get('node')} is of an earlier version; update and restart it")
+            raise Unavailable(f"the daemon of node {hello.get('node')} has an earlier version; update and restart it")
         answer = snd.call(operation, **arguments, on_behalf_of=by)
     answer.pop("ok", None)
     return dict(answer)

@@ -18,21 +18,21 @@ SCHEDULER_LEASE_S: Final = Setting(
 SCHEDULER_STARVE_S: Final = Setting(
     "scheduler.starve_s",
     60.0,
-    "Seconds after which a job may be overdue: it precedes smaller shares, and no later job delays it.",
+    "Seconds of waiting after which a job is overdue: it precedes smaller shares, and no later job delays it.",
     float,
 )
 SCHEDULER_PRIORITY_SCOPE: Final = Setting(
     "scheduler.priority_scope", "tenant",
-    "Jobs that priorities order: a tenant's own (tenant), or those of all tenants before their shares (platform).",
+    "Scope of priorities: among a tenant's own jobs (tenant), or among all jobs before shares (platform).",
     str, ("tenant", "platform"),
 )  # fmt: skip
 SCHEDULER_HALF_LIFE_S: Final = Setting(
     "scheduler.half_life_s", 3600.0,
-    "Half-life in seconds of a tenant's past use in its share; 0: only its current use counts.", float,
+    "Half-life in seconds of a tenant's past use in its share; 0: only current use counts.", float,
 )  # fmt: skip
 SCHEDULER_PREEMPT_PRIORITY: Final = Setting(
     "scheduler.preempt_priority", 10,
-    "Difference of priorities from which on a job preempts a preemptible one; 0: never.",
+    "Smallest difference of priorities at which a job preempts a preemptible one; 0: never.",
     not_negative(int),
 )  # fmt: skip
 SCHEDULER_PREEMPT_MIN_RUN_S: Final = Setting(

@@ -113,7 +113,7 @@ def parse_maintenance(text: str, nodes: int) -> list[Outage]:
         )
     first, last = int(found["first"]), int(found["last"] or found["first"])
     if not first <= last < nodes:
-        raise InvalidArgument(f"maintenance {text[:80]!r}: there are nodes 0 to {nodes - 1}")
+        raise InvalidArgument(f"maintenance {text[:80]!r}: expected nodes 0 to {nodes - 1}")
     at, length = (float(found[name]) * _UNITS[found[f"{name}_unit"]] for name in ("at", "length"))
     return [Outage(str(number), at, at + length) for number in range(first, last + 1)]
 
@@ -130,7 +130,7 @@ def read_trace(path: Path) -> list[TraceJob]:
     except (FileNotFoundError, IsADirectoryError) as cause:
         raise NotFound(f"there is no trace {path}; --swf takes a file in the Standard Workload Format") from cause
     if not jobs:
-        raise InvalidArgument(f"{path} has no job that ran; expected lines of {SWF_FIELDS} numbers, times above 0")
+        raise InvalidArgument(f"{path} has no job that ran; expected lines of {SWF_FIELDS} numbers with times above 0")
     return jobs
 
 

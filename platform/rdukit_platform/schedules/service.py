@@ -30,11 +30,11 @@ class ScheduleRequest(RequestBody):
     zone: Annotated[str, Field(min_length=1, max_length=64, description="Time zone, such as Europe/Berlin.")] = "UTC"
     missed: Missed = Field(
         default=Missed.SKIP, strict=False,
-        description="Of due times at which the platform was not there: skip them, or run the latest.",
+        description="Action for due times missed while the platform was down: skip them, or run the latest.",
     )  # fmt: skip
     overlap: Overlap = Field(
         default=Overlap.SKIP, strict=False,
-        description="While the pipeline of the run before goes on: skip the run, or queue it.",
+        description="Action while the previous run's pipeline has not ended: skip the run, or queue it.",
     )  # fmt: skip
     pipeline: PipelineRequest
 
@@ -86,10 +86,10 @@ def check_schedule(request: ScheduleRequest) -> None:
     """
     check_cron(request.cron, request.zone)
     if request.pipeline.idempotency_key is not None:
-        raise IllegalValue("pipeline.idempotency_key is given; expected none, since each run is another pipeline")
+        raise IllegalValue("pipeline.idempotency_key is not allowed, because each run is a new pipeline; leave it out")
     for step in request.pipeline.steps:
         if step.deadline is not None:
-            raise IllegalValue(f"step {step.name!r} has a deadline, the same for each run; expected deadline_s")
+            raise IllegalValue(f"step {step.name!r} has a fixed deadline, which later runs would miss; use deadline_s")
 
 
 def create_schedule(
@@ -107,12 +107,12 @@ def create_schedule(
         if {name: getattr(found, name) for name in content} == content and found.request == pipeline:
             return found
         raise Conflict(
-            f"there is a schedule {request.name!r} already; give another name, or remove it first: rdukit pipeline "
+            f"schedule {request.name!r} already exists; choose another name, or remove it first: rdukit pipeline "
             f"unschedule {request.name}"
         )
     own = select(func.count()).select_from(ScheduleRow).where(ScheduleRow.tenant_id == tenant_id)
     if (session.scalar(own) or 0) >= MAX_SCHEDULES:
-        raise Conflict(f"the tenant has {MAX_SCHEDULES} schedules, as many as it may; remove one")
+        raise Conflict(f"the tenant has {MAX_SCHEDULES} schedules, which is the limit; remove one")
     row = ScheduleRow(
         id=new_id("sched"), tenant_id=tenant_id, request=pipeline, created_at=now, paused_at=None,
         next_at=find_next(request.cron, request.zone, now), submitted_by=by, **content,
@@ -159,12 +159,12 @@ def list_schedules(
 
 
 def pause_schedule(row: ScheduleRow, now: float) -> None:
-    """Pause a schedule: no run, not even a waiting one, starts until it is resumed. Pausing twice is no error."""
+    """Pause a schedule: no run, not even a waiting one, starts until it is resumed. Pausing twice is not an error."""
     row.paused_at, row.next_at = row.paused_at or now, None
 
 
 def resume_schedule(row: ScheduleRow, now: float) -> None:
-    """Resume a schedule at its next due time; those that passed are skipped. Resuming twice is no error."""
+    """Resume a schedule at its next due time; those that passed are skipped. Resuming twice is not an error."""
     if row.paused_at is not None:
         row.paused_at, row.next_at = None, find_next(row.cron, row.zone, now)
 

@@ -73,7 +73,7 @@ def check_cron(cron: str, zone: str) -> None:
     except CronSimError as cause:
         raise IllegalValue(f"cron is {cron[:80]!r}: {str(cause).lower()}; expected {legal}", legal=legal) from cause
     if find_next(cron, zone, 0.0) is None:
-        raise IllegalValue(f"cron is {cron[:80]!r}, which no day ever fits", legal=legal)
+        raise IllegalValue(f"cron is {cron[:80]!r}, which matches no day; correct its day and month", legal=legal)
 
 
 def read_zone(zone: str) -> ZoneInfo:
@@ -117,14 +117,14 @@ def decide_run(
         waiting: number of waiting earlier runs.
     """
     if late_s > max_s and missed is Missed.SKIP:
-        return RunState.MISSED, f"it was due {late_s:.0f} s before a scheduler was there"
+        return RunState.MISSED, f"it was due {late_s:.0f} s before a scheduler was up"
     if before is None and not waiting:
         return RunState.STARTED, None
-    said = f"pipeline {before} of the run before goes on" if before else f"{waiting} runs before it wait"
+    said = f"pipeline {before} of the previous run has not ended" if before else f"{waiting} runs before it wait"
     if overlap is Overlap.SKIP:
         return RunState.SKIPPED, said
     if waiting >= MAX_WAITING:
-        return RunState.SKIPPED, f"{waiting} runs wait already, as many as may"
+        return RunState.SKIPPED, f"{waiting} runs already wait, which is the limit"
     return RunState.WAITING, said
 
 

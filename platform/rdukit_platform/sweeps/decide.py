@@ -68,7 +68,9 @@ def check_space(sweep: SweepRequest) -> None:
         IllegalValue: the message says what would be valid.
     """
     if sweep.job.idempotency_key is not None:
-        raise IllegalValue("job.idempotency_key is given; expected idempotency_key of the sweep, as it has many jobs")
+        raise IllegalValue(
+            "job.idempotency_key is not allowed, because a sweep has many jobs; use the sweep's idempotency_key"
+        )
     for name, each in sweep.space.items():
         if sweep.algorithm is Algorithm.GRID and isinstance(each, Range):
             raise IllegalValue(f"parameter {name!r} of a grid is a range; expected values, or the algorithm random")
@@ -137,7 +139,7 @@ def find_end(sweep: SweepRequest, trials: Sequence[Trial]) -> tuple[SweepState, 
         return None
     if find_best(sweep.objective.direction, trials) is None:
         metric = sweep.objective.metric
-        return SweepState.FAILED, f"no trial has succeeded and told {metric!r}: look at one with rdukit job show"
+        return SweepState.FAILED, f"no trial has succeeded and reported {metric!r}; see one with rdukit job show"
     return SweepState.SUCCEEDED, f"all {len(trials)} trials have ended"
 
 

@@ -68,17 +68,17 @@ class Range(RequestBody):
         if self.low >= self.high:
             raise ValueError(f"low is {self.low:g} and high {self.high:g}; expected low below high")
         if self.log and self.low <= 0:
-            raise ValueError(f"low is {self.low:g}; legal with log: above 0")
+            raise ValueError(f"low is {self.low:g}; expected above 0 with log")
         if self.integer and not (self.low.is_integer() and self.high.is_integer()):
-            raise ValueError(f"low is {self.low:g} and high {self.high:g}; legal with integer: whole numbers")
+            raise ValueError(f"low is {self.low:g} and high {self.high:g}; expected whole numbers with integer")
         return self
 
 
-GOAL: Final = "By default what the box says is better of the metric; minimize where it says nothing."
+GOAL: Final = "Default: the direction that the box declares as better for the metric, else minimize."
 
 SPLIT: Final = (
-    "By default dev, if the box reports the metric on it: accuracy becomes validation_accuracy. test compares by the "
-    "figure that is also reported."
+    "Default: dev, if the box reports the metric on it (accuracy becomes validation_accuracy). test compares by the "
+    "figure that trainings also report."
 )
 
 
@@ -98,10 +98,12 @@ class Objective(RequestBody):
 class EarlyStopping(RequestBody):
     """The median rule: a trial is ended if it is worse than half of the others at its step."""
 
-    metric: MetricName = Field(default="loss", description="A metric of the progress.")
+    metric: MetricName = Field(default="loss", description="Metric of progress events.")
     goal: Goal | None = Field(default=None, strict=False, description=GOAL)
-    min_trials: Annotated[int, Field(ge=1, le=MAX_TRIALS, description="Trials that have to succeed before.")] = 3
-    min_steps: Annotated[int, Field(ge=0, description="No trial ends before this step.")] = 0
+    min_trials: Annotated[
+        int, Field(ge=1, le=MAX_TRIALS, description="Number of trials that have to succeed before any is stopped.")
+    ] = 3
+    min_steps: Annotated[int, Field(ge=0, description="Step before which no trial is stopped.")] = 0
 
     @property
     def direction(self) -> Goal:
@@ -119,11 +121,11 @@ class SweepRequest(RequestBody):
     objective: Objective
     seed: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
     max_trials: Annotated[int, Field(ge=1, le=MAX_TRIALS)] | None = Field(
-        default=None, description="By default all of a grid, else 20."
+        default=None, description="Default: the whole grid, else 20."
     )
     max_parallel: Annotated[int, Field(ge=1, le=MAX_PARALLEL)] = 2
     max_failures: Annotated[int, Field(ge=1, le=MAX_TRIALS)] = Field(
-        default=3, description="So many failed trials without a single success end the sweep."
+        default=3, description="Number of failed trials that end a sweep without any success."
     )
     early_stopping: EarlyStopping | None = None
     idempotency_key: Key | None = None

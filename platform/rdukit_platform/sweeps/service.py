@@ -145,7 +145,7 @@ def as_trial(row: TrialRow, job: JobRow, curve: Sequence[tuple[float, float]] = 
 
 
 def cancel_sweep(session: Session, row: SweepRow, now: float) -> SweepRow:
-    """Cancel a sweep, which the caller has locked, and its open trials. Cancelling twice is no error.
+    """Cancel a sweep, which the caller has locked, and its open trials. Cancelling twice is not an error.
 
     Raises:
         InvalidTransition: the sweep has ended in another state.

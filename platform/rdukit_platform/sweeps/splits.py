@@ -40,7 +40,7 @@ def with_split(request: SweepRequest, box: BoxDescription, verb: BoxVerb) -> Swe
     if on_dev not in {each.name for each in verb.metrics}:
         if asked is not None:
             raise IllegalValue(
-                f"objective: {verb.name} of box {box.name!r} reports {metric!r} on one split only; leave split out"
+                f"objective: {verb.name} of box {box.name!r} reports {metric!r} on only one split; leave out split"
             )
         return request
     if metric == on_dev and asked is SweepSplit.TEST:

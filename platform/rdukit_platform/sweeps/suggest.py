@@ -21,7 +21,7 @@ def check_optuna() -> None:
     """
     if importlib.util.find_spec("optuna") is None:
         raise Unavailable(
-            "the algorithm optuna needs the library Optuna, which is not installed where gateway and scheduler run; "
+            "the algorithm optuna needs the library Optuna next to gateway and scheduler, where it is missing; "
             "install it with: pip install 'rdukit[optuna]', or use the algorithm random"
         )
 

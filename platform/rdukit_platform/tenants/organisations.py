@@ -29,7 +29,7 @@ def create_organisation(session: Session, name: str, now: float) -> Organisation
         Conflict: the name is taken.
     """
     if session.scalars(select(OrganisationRow.id).where(OrganisationRow.name == name)).first() is not None:
-        raise Conflict(f"an organisation is called {name!r} already")
+        raise Conflict(f"organisation {name!r} already exists")
     row = OrganisationRow(id=new_id("org"), name=name, created_at=now)
     session.add(row)
     session.flush()
@@ -85,7 +85,7 @@ def add_admin(session: Session, organisation: OrganisationRow, email: str, now: 
     """
     user = find_or_add_user(session, read_email(email), now)
     if session.get(OrganisationAdminRow, (organisation.id, user.id)) is not None:
-        raise Conflict(f"{user.email} is an administrator of {organisation.name} already")
+        raise Conflict(f"{user.email} is already an administrator of {organisation.name}")
     session.add(OrganisationAdminRow(organisation_id=organisation.id, user_id=user.id, created_at=now))
     session.flush()
     return user

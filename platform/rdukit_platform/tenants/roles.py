@@ -45,7 +45,7 @@ ROLES: Final = {
     for role in (
         Role(
             "ml-engineer", "ML Engineer", (READ, JOBS_WRITE, ARTIFACTS_WRITE, BOXES_WRITE),
-            "authors models: runs jobs, adds artifacts, installs boxes",
+            "develops models: runs jobs, adds artifacts, installs boxes",
         ),
         Role(
             "data-scientist", "Data Scientist", (READ, WRITE, TOKENS),
@@ -98,5 +98,5 @@ def choose_scopes(role: str | None, scopes: Sequence[str] | None) -> list[str]:
     if role is None:
         return [READ, WRITE] if scopes is None else list(scopes)
     if scopes is not None:
-        raise InvalidArgument(f"both the role {role[:64]!r} and scopes are given; expected one of them")
+        raise InvalidArgument(f"role {role[:64]!r} and scopes cannot be combined; give one of them")
     return list(get_role(role).scopes)

@@ -36,7 +36,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     ENDPOINTS_READ: "see endpoints, their replicas and usage",
     ENDPOINTS_WRITE: "create, change and delete endpoints",
     ENDPOINTS_CALL: "call endpoints, and nothing else",
-    TOKENS: "list, make, rotate and revoke the tenant's tokens, within its own scopes",
+    TOKENS: "list, create, rotate and revoke the tenant's tokens, within its own scopes",
     MEMBERS: "invite and remove the tenant's members, and choose their roles, within its own scopes",
     METRICS: "read the metrics and nodes of the whole platform",
 }
@@ -94,10 +94,12 @@ def choose_end(now: float, asked_s: float | None, makers_end: float | None, max_
         return min(ends) if ends else None
     if asked_s <= 0 or (max_s and asked_s > max_s):
         legal = f"up to {max_s:.0f} (token.max_days)" if max_s else "more than 0"
-        raise InvalidArgument(f"a token was asked to live {asked_s:g} s; expected {legal}")
+        raise InvalidArgument(f"a lifetime of {asked_s:g} s was requested; expected {legal}")
     if makers_end is not None and now + asked_s > makers_end:
         left = max(makers_end - now, 0.0)
-        raise PermissionDenied(f"this token ends in {left:.0f} s, and what it makes ends no later; ask for less")
+        raise PermissionDenied(
+            f"this token ends in {left:.0f} s, and tokens that it creates cannot end later; request a shorter lifetime"
+        )
     return now + asked_s
 
 

@@ -24,7 +24,7 @@ _OWNER: Final = (
 )
 _HINT: Final = (
     "send Authorization: Bearer <token>; log in with: rdukit login; rdukit up writes the first one to the file token "
-    "in its home folder, and who runs the platform gets another by: rdukit tenant token --break-glass"
+    "in its home folder, and its operator gets another by: rdukit tenant token --break-glass"
 )
 
 
@@ -133,7 +133,7 @@ def check_may_add(session: Session, now: float) -> None:
     for worker in live_services(session, now):
         kind, _, why = worker.walls.partition(": ")
         if kind == UNFENCED:
-            raise NotFenced(f"there may be one tenant only: boxes of jobs are not fenced on {worker.id}: {why}")
+            raise NotFenced(f"only one tenant is allowed, because job boxes are not fenced on {worker.id}: {why}")
 
 
 def create_tenant(session: Session, name: str, now: float, weight: float = 1.0) -> TenantRow:
@@ -143,7 +143,7 @@ def create_tenant(session: Session, name: str, now: float, weight: float = 1.0) 
         Conflict: the name is taken.
     """
     if session.scalars(select(TenantRow.id).where(TenantRow.name == name)).first() is not None:
-        raise Conflict(f"a tenant is called {name!r} already")
+        raise Conflict(f"tenant {name!r} already exists")
     row = TenantRow(id=new_id("ten"), name=name, created_at=now, weight=weight)
     session.add(row)
     session.flush()

@@ -90,9 +90,7 @@ def create_token(
     own = (TokenRow.tenant_id == tenant_id) & TokenRow.is_session.is_(False)
     count = session.scalar(select(func.count()).select_from(TokenRow).where(own, valid))
     if (count or 0) >= MAX_TOKENS:
-        raise Conflict(
-            f"the tenant has {MAX_TOKENS} valid tokens, and may have no more; revoke some: rdukit token list"
-        )
+        raise Conflict(f"the tenant has {MAX_TOKENS} valid tokens, which is the limit; revoke some: rdukit token list")
     text = _PREFIX + secrets.token_urlsafe(32)
     row = TokenRow(
         id=new_id("tok"), tenant_id=tenant_id, sha256=hash_token(text), name=name, scopes=sorted(set(scopes)),
@@ -128,7 +126,7 @@ def give_token(
         return create_token(session, tenant_id, name, scopes, now, ends, caller.token_id, role, caller.user_id)
     beyond = name_scopes(all_of(scopes) - all_of(caller.scopes))
     raise PermissionDenied(
-        f"nobody gives more than they have: this token lacks {beyond}; it has: {name_scopes(caller.scopes)}"
+        f"a token cannot give scopes that it lacks: this token lacks {beyond}; it has: {name_scopes(caller.scopes)}"
     )
 
 
@@ -142,7 +140,7 @@ def check_still_valid(session: Session, caller: Caller, now: float) -> None:
     """
     row = session.get(TokenRow, caller.token_id, with_for_update=True)
     if row is None or read_validity(session, row, now)[1]:
-        raise Unauthenticated("the API token ended while this was asked for")
+        raise Unauthenticated("the API token ended during the request")
 
 
 def list_tokens(
@@ -176,15 +174,19 @@ def rotate_token(
     check_still_valid(session, caller, now)
     old = _get_own(session, caller, token_id)
     if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= now):
-        raise Conflict(f"token {old.id} has ended; make another: rdukit token create")
+        raise Conflict(f"token {old.id} has ended; create another: rdukit token create")
     if old.replaced_by is not None:
-        raise Conflict(f"token {old.id} was replaced by {old.replaced_by} already; rotate that one")
+        raise Conflict(f"token {old.id} was already replaced by {old.replaced_by}; rotate that one")
     if old.made_by == GLASS:
-        raise PermissionDenied(f"token {old.id} was made on the host for a short while; it is not made to last longer")
+        raise PermissionDenied(
+            f"token {old.id} is a break-glass token, which cannot be rotated; create another token: rdukit token create"
+        )
     if old.is_session:
-        raise Conflict(f"{old.id} is a session of the console, not a token; it is ended by: rdukit token revoke")
+        raise Conflict(f"{old.id} is a session of the console, not a token; end it with: rdukit token revoke")
     if old.user_id is not None and old.user_id != caller.user_id:
-        raise PermissionDenied(f"token {old.id} is a user's own, and nobody else gets its text; revoke it instead")
+        raise PermissionDenied(
+            f"token {old.id} belongs to a user, and only that user may get its text; revoke it instead"
+        )
     ends = choose_next_end(now, old.created_at, old.expires_at, resolve(TOKEN_MAX_DAYS) * DAY_S)
     new, text = create_token(
         session, old.tenant_id, old.name, old.scopes, now, ends, caller.token_id, old.role, old.user_id
@@ -218,7 +220,7 @@ def revoke_tokens(
 
 
 def block_token(session: Session, caller: Caller, token_id: str, now: float, *, is_blocked: bool) -> TokenRow:
-    """Block a token, or unblock it; repeating that is no error. Returns its row.
+    """Block a token, or unblock it; repeating that is not an error. Returns its row.
 
     Raises:
         NotFound: there is no such token.
@@ -227,9 +229,9 @@ def block_token(session: Session, caller: Caller, token_id: str, now: float, *, 
     check_still_valid(session, caller, now)
     row = _get_own(session, caller, token_id)
     if row.id == caller.token_id:
-        raise Conflict(f"token {row.id} is the one that asks; end it with: rdukit token revoke {row.id}")
+        raise Conflict(f"token {row.id} sent this request; end it with: rdukit token revoke {row.id}")
     if row.revoked_at is not None:
-        raise Conflict(f"token {row.id} was revoked; nothing is left to block or to let in")
+        raise Conflict(f"token {row.id} was revoked and cannot be blocked or unblocked")
     row.blocked_at = (row.blocked_at or now) if is_blocked else None
     return row
 
@@ -257,10 +259,10 @@ def break_glass(database: Database, now: float, life_s: float, reason: str) -> t
     """
     if not 0 < life_s <= BREAK_GLASS_MAX_S:
         raise InvalidArgument(
-            f"a break-glass token was asked to live {life_s:g} s; expected up to {BREAK_GLASS_MAX_S:g}"
+            f"a lifetime of {life_s:g} s was requested for a break-glass token; expected up to {BREAK_GLASS_MAX_S:g}"
         )
     if not reason.strip():
-        raise InvalidArgument("no reason was given; it goes into the audit log")
+        raise InvalidArgument("no reason was given; the audit log needs one")
     with database.write() as session:
         tenant = find_tenant(session, DEFAULT_TENANT) or create_tenant(session, DEFAULT_TENANT, now)
         row, text = create_token(session, tenant.id, "break-glass", [ADMIN], now, now + life_s, GLASS)

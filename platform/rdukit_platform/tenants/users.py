@@ -43,7 +43,7 @@ def read_email(text: str) -> str:
     """
     email = text.strip().lower()
     if len(email) > _MAX_EMAIL or not _EMAIL.fullmatch(email):
-        raise InvalidArgument(f"{text[:64]!r} is no e-mail address; expected such as ada@example.com")
+        raise InvalidArgument(f"{text[:64]!r} is not an e-mail address; expected one such as ada@example.com")
     return email
 
 
@@ -106,9 +106,9 @@ def invite(session: Session, caller: Caller, tenant: TenantRow, email: str, role
     if user.disabled_at is not None:
         raise Conflict(f"{user.email} is disabled ({user.id}); an administrator enables it: rdukit user enable")
     if session.get(MembershipRow, (user.id, tenant.id)) is not None:
-        raise Conflict(f"{user.email} is a member of {tenant.name} already; change the role: rdukit user role")
+        raise Conflict(f"{user.email} is already a member of {tenant.name}; change the role: rdukit user role")
     if len(list_members(session, tenant)) >= MAX_MEMBERS:
-        raise Conflict(f"{tenant.name} has {MAX_MEMBERS} members, and may have no more; remove some")
+        raise Conflict(f"{tenant.name} has {MAX_MEMBERS} members, which is the limit; remove some")
     row = MembershipRow(user_id=user.id, tenant_id=tenant.id, role=role, is_claimed=False, created_at=now)
     session.add(row)
     session.flush()
@@ -213,7 +213,7 @@ def _only(found: Sequence[Member], asked: str) -> Member:
 def _check_gives(caller: Caller, role: str) -> None:
     if not may_give(caller.scopes, get_role_scopes(role)):
         beyond = name_scopes(all_of(get_role_scopes(role)) - all_of(caller.scopes))
-        raise PermissionDenied(f"nobody gives more than they have: the role {role!r} has {beyond}, which you lack")
+        raise PermissionDenied(f"you cannot give scopes that you lack: the role {role!r} has {beyond}")
 
 
 def get_role_scopes(role: str) -> Sequence[str]:
@@ -223,6 +223,6 @@ def get_role_scopes(role: str) -> Sequence[str]:
 
 def _from_organisation(member: Member, tenant: TenantRow) -> Conflict:
     return Conflict(
-        f"{member.user.email} is an administrator of the organisation of {tenant.name}; "
-        "that is changed by: rdukit org remove-admin"
+        f"{member.user.email} is an administrator of the organisation of {tenant.name}; change that with: rdukit org "
+        f"remove-admin"
     )

@@ -62,8 +62,8 @@ def run_node(
 
     Raises:
         InvalidArgument: neither these nor the settings name the platform's database and broker.
-        NotFound: the database is no platform's, or the artifacts are not the platform's. Conflict: another process has
-        this home, or another node its name.
+        NotFound: the database is not a platform's, or the artifacts are not the platform's. Conflict: another process
+        has this home, or another node its name.
         Unavailable: database or broker do not answer, or a part does not come up; the message has its last words.
     """
     began = time.monotonic()
@@ -72,8 +72,8 @@ def run_node(
     for setting in (DATABASE_URL, BROKER_URL):
         if not resolve(setting):
             raise InvalidArgument(
-                f"{setting.name} says nothing; a node joins the platform whose database and broker the settings, the "
-                "environment or the options --database and --broker name"
+                f"{setting.name} is empty; name the platform's database and broker in the settings, the environment, "
+                f"or by --database and --broker"
             )
     home = open_home()
     lock = take_lock(home)
@@ -90,12 +90,14 @@ def open_platform(home: Home, clock: Clock) -> Database:
     """Return the database of the platform that the settings name; its broker answers as well.
 
     Raises:
-        InvalidArgument: a URL is not valid. NotFound: the database is no platform's.
+        InvalidArgument: a URL is not valid. NotFound: the database is not a platform's.
         Unavailable: database or broker have not answered for ``ANSWER_S``.
     """
     file = home.database_file()
     if file is not None and not file.is_file():  # opening it would create it
-        raise NotFound(f"there is no database {file}; name the one of a platform, which rdukit up or its gateway makes")
+        raise NotFound(
+            f"there is no database {file}; name a platform's database, which rdukit up or its gateway creates"
+        )
     try:
         notifier = Notifier(home.broker_url())
     except ValueError as cause:
@@ -115,7 +117,10 @@ def open_platform(home: Home, clock: Clock) -> Database:
             why = next(iter(str(cause.orig).splitlines()), "")
             raise Unavailable(f"database {where} does not answer: {why}") from cause
         if revision is None:
-            raise NotFound(f"database {where} is no platform's: it has none of its tables; name that of a platform")
+            raise NotFound(
+                f"database {where} does not belong to a platform, because it lacks the tables; name a "
+                f"platform's database"
+            )
         _wait_for_broker(notifier, clock)
         undo.pop_all()
     return database
@@ -132,8 +137,8 @@ def check_artifacts(database: Database, store: BlobStore) -> None:
         digests = list(session.scalars(newest.order_by(ArtifactRow.created_at.desc()).limit(LOOKED_AT)))
     if digests and not any(store.has(digest) for digest in digests):
         raise NotFound(
-            f"{store.where} has none of the platform's {len(digests)} newest artifacts; name the folder or bucket "
-            f"that the platform has: --artifacts, or {ARTIFACTS_STORE.name}"
+            f"{store.where} has none of the platform's {len(digests)} newest artifacts; name the platform's folder or "
+            f"bucket: --artifacts, or {ARTIFACTS_STORE.name}"
         )
 
 

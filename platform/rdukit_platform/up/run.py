@@ -110,7 +110,7 @@ def take_lock(home: Home) -> int:
         holder = home.up_lock.read_text().strip()
         os.close(descriptor)
         raise Conflict(
-            f"a platform runs in {home.folder} already (process {holder or 'unknown'}); stop it, or set RDUKIT_HOME"
+            f"a platform already runs in {home.folder} (process {holder or 'unknown'}); stop it, or set RDUKIT_HOME"
         ) from cause
     os.ftruncate(descriptor, 0)
     os.write(descriptor, str(os.getpid()).encode())
@@ -122,7 +122,7 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), backlog=512)
     except OSError as cause:
         raise Conflict(
-            f"cannot listen on {host}:{port} ({cause.strerror}); choose another with --port, 0 takes a free one"
+            f"cannot listen on {host}:{port} ({cause.strerror}); choose another with --port; 0: any free port"
         ) from cause
 
 

@@ -93,7 +93,7 @@ def create_webhook(session: Session, tenant_id: str, url: str, events: Sequence[
             )
     own = select(func.count()).where(WebhookRow.tenant_id == tenant_id, WebhookRow.deleted_at.is_(None))
     if (session.scalar(own) or 0) >= MAX_WEBHOOKS:
-        raise Conflict(f"the tenant has {MAX_WEBHOOKS} webhooks, as many as it may; remove one")
+        raise Conflict(f"the tenant has {MAX_WEBHOOKS} webhooks, which is the limit; remove one")
     row = WebhookRow(
         id=new_id("hook"), tenant_id=tenant_id, url=url, events=list(dict.fromkeys(events)) or list(USUAL_EVENTS),
         secret=new_secret(), created_at=now, failures=0,
@@ -189,7 +189,7 @@ def list_deliveries(
     query = select(DeliveryRow).where(DeliveryRow.webhook_id == webhook.id)
     if state is not None:
         if state not in set(DeliveryState):
-            raise InvalidArgument(f"no delivery is {state[:64]!r}; expected {', '.join(DeliveryState)}")
+            raise InvalidArgument(f"unknown delivery state {state[:64]!r}; expected {', '.join(DeliveryState)}")
         query = query.where(DeliveryRow.state == state)
     return read_page(session, query, DeliveryRow.created_at, DeliveryRow.id, limit, cursor)
 
@@ -202,7 +202,9 @@ def get_delivery(session: Session, webhook: WebhookRow, delivery_id: str) -> Del
     """
     row = session.get(DeliveryRow, delivery_id)
     if row is None or row.webhook_id != webhook.id:
-        raise NotFound(f"webhook {webhook.id} has no delivery {delivery_id!r}; it keeps them for webhook.keep_days")
+        raise NotFound(
+            f"webhook {webhook.id} has no delivery {delivery_id!r}; deliveries are kept for webhook.keep_days"
+        )
     return row
 
 

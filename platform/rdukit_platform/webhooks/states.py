@@ -54,4 +54,7 @@ class FailureLimit:
 
 def why_disabled(failures: int, failing_s: float, last: str) -> str:
     """Return the reason of disabling a webhook for its failures."""
-    return f"its last {failures} tries failed, over {format_seconds(round(failing_s))}; the last: {last or 'no answer'}"
+    return (
+        f"its last {failures} attempts failed, over {format_seconds(round(failing_s))}; the last one: "
+        f"{last or 'no answer'}"
+    )

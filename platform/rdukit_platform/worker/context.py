@@ -65,7 +65,7 @@ def bring_own_box(context: WorkerContext, tenant_id: str, box: Selector, target:
             raise NotFound(f"there is no version {box.version} of box {box.name!r}")
         if row.image is not None:
             if context.backend.name in PROCESSES:
-                raise InvalidArgument(f"box {box.name} is the image {row.image!r}, but boxes are processes here")
+                raise InvalidArgument(f"box {box.name} is the image {row.image!r}, but job boxes are processes here")
             return OwnBox(image=row.digest)
         context.store.materialize(row.digest, is_folder=True, target=target)
     except (NotFound, ContentDamaged) as cause:

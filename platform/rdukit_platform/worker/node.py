@@ -17,7 +17,7 @@ from rdukit_platform.worker.context import WorkerContext
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between heartbeats, and between looks at the daemon; changes are reported at once.
+#: Seconds between heartbeats, and between checks of the daemon; changes are reported at once.
 BEAT_S: Final = 1.0
 LOOK_S: Final = 0.5
 STOP_S: Final = 5.0

@@ -188,9 +188,9 @@ def choose_link_host(host: str, backend: str, walls: Walls) -> str | None:
         return None
     why = ""
     if backend != PROCESS or walls.kind is not WallKind.FENCE:
-        why = f"boxes here are not fenced processes ({walls.description}, backend {backend})"
+        why = f"job boxes here are not fenced processes ({walls.description}, backend {backend})"
     elif missing := why_no_address():
-        why = f"a fence here has no address of its own: {missing}"
+        why = f"fences here have no separate network addresses: {missing}"
     if why:
         raise InvalidArgument(f"{NODE_LINK_HOST.name} is {host!r}, and {why}; expected no value")
     return host

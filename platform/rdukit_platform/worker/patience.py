@@ -27,8 +27,8 @@ PATIENCE_S: Final = 60.0
 FIRST_PAUSE_S: Final = 0.5
 MAX_PAUSE_S: Final = 10.0
 #: Wait reasons, in the tenant's terms.
-NO_ROOM: Final = "the disk of its node is full; it begins when an operator has freed space"
-NO_STORE: Final = "the store of artifacts does not answer; it begins when it does"
+NO_ROOM: Final = "the disk of its node is full; it starts once an operator has freed space"
+NO_STORE: Final = "the store of artifacts does not answer; the job starts once the store does"
 #: Free bytes of the jobs' disk below which no job begins, and free bytes below which a failed write is not the box's
 #: fault.
 MIN_FREE_BYTES: Final = FULL_BYTES
@@ -106,7 +106,7 @@ def patiently(
                 raise
             if time.monotonic() + pause > deadline or stop.is_set():
                 raise lack from error
-            logger.warning("waiting, and then again in_s=%.1f error=%s", pause, lack.message)
+            logger.warning("retrying in_s=%.1f error=%s", pause, lack.message)
             if not told:
                 tell(NO_ROOM if isinstance(lack, DiskFull) else NO_STORE)
             told = True

@@ -67,7 +67,7 @@ STOP_S: Final = 8.0
 TAIL_LINES: Final = 5
 MAX_MESSAGE: Final = 1000
 #: Status of a replica with tiles that does not answer yet; nothing is compiled at that stage.
-LOADING: Final = "its box starts and loads what it serves"
+LOADING: Final = "its box is starting and loading its model"
 
 
 class _Ended(Exception):
@@ -220,7 +220,9 @@ class ReplicaRun:
                 with self._context.database.read() as session:
                     is_elsewhere = not replicas.is_best_here(session, self._context.node, self._revision.tiles)
                 if is_elsewhere:  # the scheduler starts another replica, which that node's worker claims
-                    raise _Ended(ReplicaReason.NOT_WANTED, "another node has the tiles that it waited for") from None
+                    raise _Ended(
+                        ReplicaReason.NOT_WANTED, "another node now has the tiles for which it waited"
+                    ) from None
                 self._stop.wait(WATCH_S)
                 continue
             with self._context.database.write() as session:
@@ -268,7 +270,9 @@ class ReplicaRun:
                 with suppress(BackendUnavailable):
                     failures = 0 if box.is_ready() else failures + 1
                 if failures and is_withdrawn(self._context.home.snd_socket, self._lease):
-                    raise _Ended(ReplicaReason.WITHDRAWN, "its tiles were withdrawn, as by a drain at its deadline")
+                    raise _Ended(
+                        ReplicaReason.WITHDRAWN, "its tiles were withdrawn, for example by a drain at its deadline"
+                    )
                 if failures >= PROBES:
                     raise _Ended(ReplicaReason.NOT_READY, "its box no longer answers")
         raise _Ended(ReplicaReason.NOT_WANTED)
@@ -300,9 +304,9 @@ def shared_address(box: RunningBox) -> tuple[str, int | None]:
     try:
         found = path.lstat()
     except OSError as cause:
-        raise Unavailable(f"the box says that it is ready, and there is no socket {path}") from cause
+        raise Unavailable(f"the box reports ready, but there is no socket {path}") from cause
     if not stat.S_ISSOCK(found.st_mode):
-        raise Unavailable(f"the box says that it is ready, and {path} is no socket")
+        raise Unavailable(f"the box reports ready, but {path} is not a socket")
     return rest_address(path), found.st_uid
 
 

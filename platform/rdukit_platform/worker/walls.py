@@ -65,14 +65,14 @@ def choose_walls(mode: str, is_process: bool, fence: Fence | None, why_open: str
         return Walls(WallKind.CONTAINER)
     if not is_process:
         if mode == "required":
-            raise NotFenced(f"{FENCE.name} is required, and boxes reach the network: {why_open}; {REMEDY_OF_PODS}")
+            raise NotFenced(f"{FENCE.name} is required, but boxes reach the network: {why_open}; {REMEDY_OF_PODS}")
         return Walls(WallKind.NOTHING, why=why_open, remedy=REMEDY_OF_PODS)
     if mode == "off" or fence is None:
         return Walls(WallKind.NOTHING, why=f"{FENCE.name} is off")
     if fence.way is not None:
         return Walls(WallKind.FENCE, fence.way)
     if mode == "required":
-        raise NotFenced(f"{FENCE.name} is required, and no fence works here: {fence.why}; {REMEDY}")
+        raise NotFenced(f"{FENCE.name} is required, but no fence works here: {fence.why}; {REMEDY}")
     return Walls(WallKind.NOTHING, why=f"no fence works here: {fence.why}")
 
 
@@ -84,8 +84,7 @@ def check_walls(walls: Walls, tenants: int) -> None:
     """
     if walls.kind is WallKind.NOTHING and tenants > 1:
         raise NotFenced(
-            f"there are {tenants} tenants, and the boxes of their jobs are not fenced on this worker: {walls.why}; "
-            f"{walls.remedy}"
+            f"there are {tenants} tenants, but job boxes are not fenced on this worker: {walls.why}; {walls.remedy}"
         )
 
 
@@ -100,10 +99,10 @@ def open_walls(backend: BoxBackend) -> Walls:
     mode, is_process, why_open = resolve(FENCE), backend.name in PROCESSES, ""
     if isinstance(backend, TriedBackend):
         backend.check_rights()
-        why_open = backend.try_network() if mode != "off" else f"{FENCE.name} is off, so their network was not tried"
+        why_open = backend.try_network() if mode != "off" else f"{FENCE.name} is off, so their network was not tested"
     walls = choose_walls(mode, is_process, what_holds() if is_process and mode != "off" else None, why_open)
     if walls.kind is WallKind.NOTHING:
-        logger.warning("jobs are not fenced, so there may be one tenant only why=%s", walls.why)
+        logger.warning("jobs are not fenced, so only one tenant is allowed why=%s", walls.why)
     return walls
 
 

@@ -25,8 +25,8 @@ COLUMNS: Final = ("check", "component", "verdict", "seconds", "said", "advice")
 
 @click.command()
 @click.option("-r", "--run", "level", type=click.IntRange(1, 3), default=1, show_default=True, help="The level.")
-@click.option("-c", "--component", metavar="PREFIX", help="Only this component and its parts.")
-@click.option("--fail-early", is_flag=True, help="End at the first failure.")
+@click.option("-c", "--component", metavar="PREFIX", help="Check only this component and its parts.")
+@click.option("--fail-early", is_flag=True, help="Stop at the first failure.")
 @click.option("-v", "--verbose", is_flag=True, help="Print a line for each check of each tile.")
 @json_option
 @csv_option

@@ -38,13 +38,13 @@ from rdukit_node.telemetry.exporter_process import (
     type=click.Path(path_type=Path),
     default=None,
     metavar="FILE",
-    help=f"Configuration (default: ${FILE_VARIABLE}, else sambanova_exporter.conf in the home folder). A missing file "
-    "is ignored.",
+    help=f"Configuration file (default: ${FILE_VARIABLE}, else sambanova_exporter.conf in the home folder); ignored "
+    f"if missing.",
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=None, help="Port (default 9101; 0: any free one).")
+@click.option("--port", type=click.IntRange(0, 65535), default=None, help="Port (default 9101; 0: any free port).")
 @click.option("--address", default=None, help="Address to listen on (default 127.0.0.1).")
 @click.option(
-    "--collector", "wanted", multiple=True, type=click.Choice(COLLECTORS), help="Only these collectors (repeatable)."
+    "--collector", "wanted", multiple=True, type=click.Choice(COLLECTORS), help="Run only this collector (repeatable)."
 )
 @click.option("--no-collector", "unwanted", multiple=True, type=click.Choice(COLLECTORS), help="Not these.")
 @click.option("--announce", type=click.Path(path_type=Path), default=None, help="Write a JSON file here when ready.")

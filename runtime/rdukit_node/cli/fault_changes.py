@@ -77,15 +77,15 @@ def policy_request(options: Mapping[str, Any], policies: Iterable[Row]) -> dict[
     error_type = options["set_policy"]
     by_type = {str(row["error_type"]): row for row in policies}
     if error_type not in by_type:
-        raise InvalidArgument(f"no error type is called {error_type!r}; expected {', '.join(by_type)}")
+        raise InvalidArgument(f"unknown error type {error_type!r}; expected {', '.join(by_type)}")
     given = {field: options[name] for name, field in POLICY_FIELDS.items() if options[name] is not None}
     if not given:
         legal = ", ".join("--" + name.replace("_", "-") for name in POLICY_FIELDS)
-        raise InvalidArgument(f"--set-policy {error_type} changes nothing; give one or more of {legal}")
+        raise InvalidArgument(f"--set-policy {error_type} needs a change; give one or more of {legal}")
     if "severity" in given:
         given["severity"] = find_severity(given["severity"])
     if "action" in given and given["action"] not in list(Action):
-        raise InvalidArgument(f"no action is called {given['action']!r}; expected {', '.join(Action)}")
+        raise InvalidArgument(f"unknown action {given['action']!r}; expected {', '.join(Action)}")
     now = {field: by_type[error_type][field] for field in POLICY_FIELDS.values()}
     return {"error_type": error_type, **now, **given}
 
@@ -96,13 +96,15 @@ def change_lines(change: str, answer: Mapping[str, Any]) -> list[str]:
         case "--clear":
             lines = [f"fault {answer['fault']['fault_uuid']} cleared"]
             if answer.get("returned"):
-                lines.append(f"its cause remains: it is back as {answer['returned']}; repair the component first")
+                lines.append(
+                    f"the fault returned as {answer['returned']}, because its cause remains; repair the component first"
+                )
             return lines
         case "--replace":
             lines = [f"{path} has a new part: {serial}" for path, serial in answer["serials"].items()]
             return lines + [f"fault {uuid} cleared" for uuid in answer["cleared"]]
         case "--reset-counts":
-            return [f"errors that are counted anew: {answer['rows']}"]
+            return [f"errors whose counts were reset: {answer['rows']}"]
         case "--repair":
             lines = [f"conditions repaired: {answer['repaired']}"]
             return lines + [f"fault {uuid} cleared" for uuid in answer["cleared"]]
@@ -143,7 +145,7 @@ def _maintenance_lines(change: str, answer: Mapping[str, Any]) -> list[str]:
 
 def _window_of(options: Mapping[str, Any], now: float) -> dict[str, object]:
     if not options["reason"]:
-        raise InvalidArgument("--maintain needs --reason, which users with waiting jobs see")
+        raise InvalidArgument("--maintain needs --reason; users with waiting jobs see it")
     return _without_none(
         {
             "component": with_node_prefix(options["maintain"]),

@@ -332,7 +332,7 @@ def find_severity(word: str) -> str:
     for severity in SEVERITIES:
         if severity.lower() == word.lower():
             return severity
-    raise InvalidArgument(f"no severity is called {word!r}; expected {', '.join(SEVERITIES)}")
+    raise InvalidArgument(f"unknown severity {word!r}; expected {', '.join(SEVERITIES)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,10 +98,10 @@ def statistics_options(command: Callable[..., None]) -> Callable[..., None]:
                 help="Samples to show (default 1; in a terminal with -i: until Ctrl-C). 0: until Ctrl-C.",
             ),
             click.option("-T", "has_timestamps", is_flag=True, help="Show the time of each sample."),
-            click.option("--skip-idle", is_flag=True, help="Only RDUs that are in use."),
-            click.option("-u", "user", metavar="USER", help="Only what this user holds."),
-            click.option("-p", "pid", type=int, metavar="PID", help="Only what this process holds."),
-            click.option("--job", metavar="ID", help="Only what this job holds."),
+            click.option("--skip-idle", is_flag=True, help="Show only RDUs in use."),
+            click.option("-u", "user", metavar="USER", help="Show only resources of this user."),
+            click.option("-p", "pid", type=int, metavar="PID", help="Show only resources of this process."),
+            click.option("--job", metavar="ID", help="Show only resources of this job."),
             click.option(
                 "--csv",
                 "csv_file",
@@ -109,9 +109,11 @@ def statistics_options(command: Callable[..., None]) -> Callable[..., None]:
                 flag_value="-",
                 default=None,
                 metavar="[FILE]",
-                help="Comma-separated values, to a file if one is named.",
+                help="Print comma-separated values, or write them to a named file.",
             ),
-            click.option("--json", "as_json", is_flag=True, help="One JSON document a sample, each on one line."),
+            click.option(
+                "--json", "as_json", is_flag=True, help="Print one JSON document per sample, each on one line."
+            ),
             node_options,
         ]
     ):
@@ -123,7 +125,7 @@ def make_plan(options: StatisticsOptions, stdout_is_terminal: bool) -> SamplingP
     """Decide when to sample and whether to redraw.
 
     Raises:
-        InvalidArgument: an interval that is no time, or two forms of output at once.
+        InvalidArgument: an interval that is not a duration, or two output formats.
     """
     interval = DEFAULT_INTERVAL_S if options.interval_s is None else options.interval_s
     if not 0.01 <= interval <= _MAX_S:
@@ -219,7 +221,7 @@ def fit_lines(lines: Sequence[str], width: int, height: int, what: str) -> list[
     if len(cut) <= height:
         return cut
     missing = len(cut) - height + 1
-    return [*cut[: height - 1], f"… {missing} more {what}; a taller window or --skip-idle shows them"[:width]]
+    return [*cut[: height - 1], f"… {missing} more {what}; enlarge the window or pass --skip-idle to see them"[:width]]
 
 
 def run_tool(tool: StatisticsTool, options: StatisticsOptions) -> None:

@@ -30,8 +30,8 @@ from rdukit_node.settings import PLATFORM, SND_MAX_APPLICATIONS, SND_NAME, SNML_
 @click.command()
 @click.argument("root", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--platform", default=None, help=f"One of {', '.join(NODES)} (default {PLATFORM.default}).")
-@click.option("--uninstall", is_flag=True, help="Remove only what this command installed.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+@click.option("--uninstall", is_flag=True, help="Remove only files that this command installed.")
+@click.option("--json", "as_json", is_flag=True, help="Print the changes as JSON.")
 def install(root: Path, platform: str | None, uninstall: bool, as_json: bool) -> None:
     """Install tools, units, folders and databases where programs and containers expect them.
 
@@ -65,7 +65,7 @@ def install(root: Path, platform: str | None, uninstall: bool, as_json: bool) ->
 
 @click.command()
 @click.argument("root", type=click.Path(path_type=Path, file_okay=False), default=Path("/"))
-@click.option("--exporter", is_flag=True, help="The exporter's unit instead of the daemon's.")
+@click.option("--exporter", is_flag=True, help="Use the exporter's unit instead of the daemon's.")
 def unit(root: Path, exporter: bool) -> None:
     """Print the systemd unit of the node daemon. ROOT [default: /] is the prefix of its paths.
 
@@ -104,12 +104,14 @@ node.add_command(unit)
 @click.option("--platform", default=None, help=f"One of {', '.join(NODES)} (default {PLATFORM.default}).")
 @socket_option
 @click.option("--name", default=None, help="Name of the node (default: the host's name).")
-@click.option("--max-applications", type=int, default=None, help="Applications at once (default: the platform's).")
+@click.option(
+    "--max-applications", type=int, default=None, help="Concurrent applications (default: the platform's limit)."
+)
 @click.option("--state", type=click.Path(path_type=Path), default=None, help="Folder of the database and the logs.")
 @click.option("--snml-port", type=click.IntRange(-1, 65535), default=None, help="SNML's loopback port; -1: none.")
-@click.option("--no-snml", is_flag=True, help="Run without the management interface over gRPC.")
+@click.option("--no-snml", is_flag=True, help="Run without the gRPC management interface.")
 @click.option("--announce", type=click.Path(path_type=Path), default=None, help="Write a JSON file here when ready.")
-@click.option("--with-parent", is_flag=True, help="Stop when the process that started this one ends.")
+@click.option("--with-parent", is_flag=True, help="Stop when the parent process ends.")
 def start(
     platform: str | None,
     socket_file: Path | None,
@@ -150,7 +152,7 @@ def start(
 
 @node.command()
 @node_options
-@click.option("--job", metavar="ID", help="Only leases and requests of this job.")
+@click.option("--job", metavar="ID", help="Show only leases and requests of this job.")
 @click.option("--json", "as_json", is_flag=True, help="Print the daemon's answer as JSON.")
 def status(socket_file: Path | None, job: str | None, as_json: bool) -> None:
     """Show a running node: its tiles and their holders.
@@ -172,8 +174,8 @@ def status(socket_file: Path | None, job: str | None, as_json: bool) -> None:
 
 @node.command()
 @node_options
-@click.option("--since", type=click.IntRange(min=0), default=0, help="Only events after this sequence number.")
-@click.option("--job", metavar="ID", help="Only events of this job.")
+@click.option("--since", type=click.IntRange(min=0), default=0, help="Show only events after this sequence number.")
+@click.option("--job", metavar="ID", help="Show only events of this job.")
 @click.option("--follow", is_flag=True, help="Follow until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def events(socket_file: Path | None, since: int, job: str | None, follow: bool, as_json: bool) -> None:

@@ -290,7 +290,7 @@ def _giga(value: float | None, unit: str) -> str:
 
 def power_lines(rows: Sequence[Row]) -> list[str]:
     """Return one line an RDU: power, temperature, clock, all emulated."""
-    head = "Emulated readings: a model of the present load, not measured"
+    head = "Emulated readings: a model of the present load, not measurements"
     lines = [
         f"{row['comp_name']:<20}  {row['power_w']:6.1f} W  {row['temperature_c']:5.1f} C"
         f"  {row['clock_hz'] / 1e6:6.0f} MHz"

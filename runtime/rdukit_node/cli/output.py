@@ -98,7 +98,7 @@ def host_option(command: Command) -> Command:
     """Add the option ``--host``, which runs the tool on another machine."""
     add = click.option(
         "--host", metavar="[USER@]HOST", expose_value=False, is_eager=True, callback=_run_there,
-        help="Run the tool on this machine by ssh.",
+        help="Run the tool on this remote machine over ssh.",
     )  # fmt: skip
     return add(command)
 
@@ -112,7 +112,7 @@ def command_there(ssh: str, host: str, tool: str, arguments: Sequence[str], is_t
         InvalidArgument: the host's name would be an option of ssh.
     """
     if not re.fullmatch(r"[\w.@:%\[\]][\w.@:%\[\]-]*", host):
-        raise InvalidArgument(f"--host {host!r} is no name of a machine; expected HOST, USER@HOST, an address")
+        raise InvalidArgument(f"--host {host!r} is not a machine's name; expected HOST, USER@HOST or an address")
     kept: list[str] = []
     remaining = iter(arguments)
     for argument in remaining:
@@ -242,7 +242,7 @@ def connect(socket: Path | None = None, timeout_s: float = _TIMEOUT_S) -> SndCli
         minor = client.call("hello").get("minor", 0)
         if not isinstance(minor, int) or minor < MINOR_VERSION:
             raise Unavailable(
-                f"the node daemon at {client.path} speaks minor version {minor} of the protocol, the tools need "
+                f"the node daemon at {client.path} speaks minor version {minor} of the protocol, but the tools need "
                 f"{MINOR_VERSION}; restart it with the installed version"
             )
     except RdukitError:
@@ -266,9 +266,8 @@ def connect_admin(socket: Path | None = None) -> SndClient:
             token = token_file.read_text().strip()
         except OSError as cause:
             raise PermissionDenied(
-                "only root, the node daemon's user, and users who can read its token may change the node; run this "
-                "with "
-                f"sudo, or ask for access to {token_file} ({cause.strerror})"
+                "only root, the node daemon's user and readers of its token may change the node; run this with sudo, "
+                f"or ask for access to {token_file} ({cause.strerror})"
             ) from cause
         client.call("authorize", token=token)
     except RdukitError:
@@ -282,7 +281,7 @@ def unwritten_text(database: Mapping[str, Any]) -> str:
     are missing.
     """
     dropped = int(database.get("dropped", 0))
-    lost = f"{dropped} rows were lost, as too many waited for the disk" if dropped else ""
+    lost = f"{dropped} rows were lost, because too many waited for the disk" if dropped else ""
     if database.get("is_writable", True):
         return lost
     text = f"are not written down: {database['path']}: {database['reason']}; {database['pending']} rows wait"

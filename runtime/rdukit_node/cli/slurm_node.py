@@ -76,7 +76,7 @@ def slurm() -> None:
 
 @slurm.command()
 @click.option(
-    "--severity", default="Major", show_default=True, help="Lowest severity of faults that make the node sick."
+    "--severity", default="Major", show_default=True, help="Lowest severity of faults that count as an unhealthy node."
 )
 @node_options
 def health(socket_file: Path | None, severity: str) -> None:
@@ -93,7 +93,7 @@ def health(socket_file: Path | None, severity: str) -> None:
 
 @slurm.command()
 @click.option(
-    "--severity", default="Major", show_default=True, help="Lowest severity of faults that make the node sick."
+    "--severity", default="Major", show_default=True, help="Lowest severity of faults that count as an unhealthy node."
 )
 @node_options
 def prolog(socket_file: Path | None, severity: str) -> None:
@@ -118,7 +118,7 @@ def prolog(socket_file: Path | None, severity: str) -> None:
 
 @slurm.command()
 @click.option(
-    "--severity", default="Major", show_default=True, help="Lowest severity of faults that make the node sick."
+    "--severity", default="Major", show_default=True, help="Lowest severity of faults that count as an unhealthy node."
 )
 @node_options
 def epilog(socket_file: Path | None, severity: str) -> None:
@@ -149,7 +149,7 @@ def ask_health(socket_file: Path | None, severity: str) -> NodeHealth:
     """Query the node's daemon, never its database.
 
     Raises:
-        InvalidArgument: ``severity`` is no severity.
+        InvalidArgument: ``severity`` is not a severity.
     """
     least = find_severity(severity)
     try:

@@ -70,14 +70,16 @@ def needs_of(loaded: LoadedPef, platform: str | None = None, nodes: int = 1) -> 
     """
     pef = loaded.pef
     if type(pef.num_tiles) is not int or pef.num_tiles < 1:
-        raise PefCorrupt(f"{loaded.path} says that it needs {pef.num_tiles!r} tiles; expected 1 or more; compile again")
+        raise PefCorrupt(
+            f"{loaded.path} states that it needs {pef.num_tiles!r} tiles; expected 1 or more; compile again"
+        )
     node = _choose_node(pef, platform)
     fitting = _replicas_per_node(pef, node)
     world = min_world_size(pef)
     if fitting < 1 or fitting * nodes < world:
         raise InvalidArgument(
-            f"{loaded.path} needs {world} x {pef.num_tiles} tiles; {nodes} x {node.platform} take {fitting * nodes} "
-            "such replicas: give more with --nodes, or another --platform"
+            f"{loaded.path} needs {world} x {pef.num_tiles} tiles; {nodes} x {node.platform} hold {fitting * nodes} "
+            f"such replicas; give more --nodes, or another --platform"
         )
     return PefNeeds(
         pef=str(loaded.path),
@@ -162,14 +164,16 @@ def _choose_node(pef: Pef, platform: str | None) -> NodeSpec:
     if platform is not None:
         node = find_node(platform)
         if node.chip.name != pef.arch:
-            raise PefMismatch(f"the PEF was compiled for {pef.arch}, {node.platform} has {node.chip.name}")
+            raise PefMismatch(f"the PEF was compiled for {pef.arch}, but {node.platform} has {node.chip.name}")
         return node
     usual = find_node(resolve(PLATFORM))
     if usual.chip.name == pef.arch:
         return usual
     fitting = [node for node in NODES.values() if node.chip.name == pef.arch]
     if not fitting:
-        raise PefMismatch(f"the PEF was compiled for {pef.arch}, which no platform has; expected {', '.join(NODES)}")
+        raise PefMismatch(
+            f"the PEF was compiled for {pef.arch}, but no such platform exists; expected one of {', '.join(NODES)}"
+        )
     return fitting[0]
 
 
@@ -191,7 +195,7 @@ def _host_bytes(pef: Pef) -> int:
 @click.argument("file", metavar="FILE.pef", type=click.Path(path_type=Path))
 @click.option("--format", "form", type=click.Choice(_FORMATS), default="text", help="Output format (default text).")
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-@click.option("--nodes", type=click.IntRange(1, 100_000), default=1, help="Nodes that the replicas are spread over.")
+@click.option("--nodes", type=click.IntRange(1, 100_000), default=1, help="Number of nodes for the replicas.")
 @click.option("--platform", default=None, help=f"One of {', '.join(NODES)} (default: one with the PEF's chip).")
 @host_option
 def slurmfeeder(file: Path, form: str, as_json: bool, nodes: int, platform: str | None) -> None:

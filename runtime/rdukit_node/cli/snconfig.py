@@ -144,7 +144,7 @@ def snconfig(
     """
     form = tuple(word.lower() for word in words)
     if job is not None and form[:2] != ("show", "node"):
-        raise InvalidArgument(f"--job belongs to show Node, not to {' '.join(words)!r}; leave it out")
+        raise InvalidArgument(f"--job is only for show Node, not for {' '.join(words)!r}; leave it out")
     if form[:2] == ("set", "hugepages"):
         _set_huge_pages(form[2:], as_json)
         return
@@ -192,7 +192,7 @@ def _print_parts(parts: Mapping[str, Part], head: list[str], as_json: bool) -> N
 
 def _set_huge_pages(words: tuple[str, ...], as_json: bool) -> None:
     if len(words) != 1 or not words[0].isdigit() or len(words[0]) > 9:
-        raise InvalidArgument(f"set hugepages takes one whole number of 1 GiB pages, not {' '.join(words)!r}")
+        raise InvalidArgument(f"set hugepages got {' '.join(words)!r}; expected one whole number of 1 GiB pages")
     count = int(words[0])
     before = set_huge_pages(count)
     answer = {"huge_pages": count, "before": before}

@@ -63,57 +63,70 @@ _RETURNED: Final = 1
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="snfadm")
 @click.option("-l", "--list", "listing", type=click.Choice(tuple(VIEWS)), help="Listing to print.")
-@click.option("-a", "--all-faults", is_flag=True, help="With faults: also those that were cleared.")
-@click.option("-v", "--verbose", is_flag=True, help="The long form, with the recovery advice.")
+@click.option("-a", "--all-faults", is_flag=True, help="With faults: show cleared ones, too.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the long form, with recovery advice.")
 @csv_option
 @json_option
-@click.option("-c", "--component", metavar="PREFIX", help="Only this component and its parts.")
-@click.option("--since", metavar="TIME", help="Only from this time on: 2024-06-11T02:14:55, or 2h for two hours ago.")
-@click.option("--until", metavar="TIME", help="Only up to this time.")
-@click.option("--job", metavar="ID", help="With errors, faults and applications: only those of this job.")
+@click.option("-c", "--component", metavar="PREFIX", help="Show only this component and its parts.")
+@click.option(
+    "--since", metavar="TIME", help="Show only entries from this time on: 2024-06-11T02:14:55, or 2h for two hours ago."
+)
+@click.option("--until", metavar="TIME", help="Show only entries up to this time.")
+@click.option("--job", metavar="ID", help="With errors, faults and applications: show only those of this job.")
 @click.option("--follow", is_flag=True, help="With errors and faults: follow new entries until Ctrl-C.")
 @click.option("--suggestions", is_flag=True, help="Print advice on the active faults.")
 @click.option("--exit-code", is_flag=True, help="Exit with 0: healthy, 1: an active fault, 2: unknown.")
 @click.option(
     "--severity",
     metavar="WORD",
-    help="With --exit-code: Minor (default), Major or Critical, and above. With --set-policy: the fault's.",
+    help="With --exit-code: lowest severity that counts (Minor, Major or Critical; default Minor). With --set-policy: "
+    "the fault's severity.",
 )
 @click.option(
-    "--clear", "clear_uuid", metavar="UUID", help="Clear a fault; exits with 1 if it returns, as its cause remains."
+    "--clear",
+    "clear_uuid",
+    metavar="UUID",
+    help="Clear a fault; the exit status is 1 if it returns because its cause remains.",
 )
-@click.option("--inject", "inject_class", metavar="CLASS", help="Inject an error of this class of the catalogue.")
+@click.option("--inject", "inject_class", metavar="CLASS", help="Inject an error of this class from the catalogue.")
 @click.option("--count", type=click.IntRange(1, 1_000_000), help="Number of errors to --inject, or for --set-policy.")
 @click.option("--seed", type=click.IntRange(0), help="With --inject and --scenario: random seed.")
 @click.option(
     "--data", multiple=True, metavar="KEY=VALUE", help="With --inject: data KEY=VALUE of the error; repeatable."
 )
-@click.option("--scenario", type=click.Path(path_type=Path), help="Start a schedule of errors from a YAML file.")
+@click.option("--scenario", type=click.Path(path_type=Path), help="Start a YAML file's schedule of errors.")
 @click.option(
-    "--set-policy", metavar="ETYPE", help="Change the policy of an error type: when it becomes a fault, and the action."
+    "--set-policy",
+    metavar="ETYPE",
+    help="Change the policy of an error type: when errors become a fault, and the action.",
 )
 @click.option(
     "--window",
     type=click.IntRange(1),
     metavar="SECONDS",
-    help="With --set-policy: time within which errors are counted.",
+    help="With --set-policy: time window in which errors are counted.",
 )
 @click.option("--action", metavar="WORD", help="With --set-policy: action of the node.")
 @click.option("--fault-type", metavar="FTYPE", help="With --set-policy: the fault's type.")
-@click.option("--replace", metavar="PATH", help="Replace parts there: new serial numbers, nothing broken.")
-@click.option("--reset-counts", metavar="PATH", help="Reset the policies' counts of errors there; totals stay.")
-@click.option("--repair", metavar="PATH", help="Remove the conditions that injected errors left at a component.")
+@click.option("--replace", metavar="PATH", help="Replace parts there with intact ones that have new serial numbers.")
+@click.option("--reset-counts", metavar="PATH", help="Reset the policies' error counts there; totals remain.")
+@click.option("--repair", metavar="PATH", help="Remove conditions left at a component by injected errors.")
 @click.option("--reset", metavar="PATH", help="Reset a tile or an RDU.")
 @click.option("--cordon", metavar="PATH", help="Cordon the node, an XRDU, an RDU or a tile: no new allocations.")
 @click.option("--uncordon", metavar="PATH", help="Remove the cordons and drains of PATH and everything below.")
-@click.option("--drain", metavar="PATH", help="Cordon, and wait until the leases there have ended.")
+@click.option("--drain", metavar="PATH", help="Cordon, and wait until all leases there have ended.")
 @click.option(
-    "--deadline", type=click.FloatRange(0), metavar="SECONDS", help="With --drain: time after which leases are ended."
+    "--deadline",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="With --drain: time after which remaining leases are ended.",
 )
-@click.option("--release", "release_lease", metavar="LEASE", help="End a lease of any user; its job is queued again.")
-@click.option("--maintain", metavar="PATH", help="Plan a maintenance window: a drain from --start on, until --end.")
-@click.option("--start", metavar="TIME", help="With --maintain: an ISO time, or 2h: in two hours; default: now.")
-@click.option("--end", metavar="TIME", help="With --maintain: its end; default: until it is ended by command.")
+@click.option("--release", "release_lease", metavar="LEASE", help="End any user's lease; its job is queued again.")
+@click.option("--maintain", metavar="PATH", help="Plan a maintenance window: drain from --start until --end.")
+@click.option(
+    "--start", metavar="TIME", help="With --maintain: start as an ISO time, or 2h for two hours from now; default: now."
+)
+@click.option("--end", metavar="TIME", help="With --maintain: end of the window; default: until a command ends it.")
 @click.option("--end-maintenance", metavar="WINDOW", help="End a maintenance window now, or cancel a planned one.")
 @click.option("--reason", metavar="TEXT", help="With --cordon, --drain, --release and --maintain: the reason.")
 @node_options
@@ -307,7 +320,7 @@ def _change(change: str, socket: Path | None, options: dict[str, Any]) -> dict[s
             answer = client.call(op, **arguments)
     answer.pop("ok", None)
     if reason := answer.get("unwritten"):
-        click.echo(f"{_TOOL}: done, and not in the node's database yet: {reason}", err=True)
+        click.echo(f"{_TOOL}: done, but not yet in the node's database: {reason}", err=True)
     return answer
 
 
@@ -333,14 +346,14 @@ def _check_options(options: dict[str, Any], listing: str | None, changes: list[s
     if options["severity"] is not None:
         find_severity(options["severity"])
         if not options["exit_code"] and "--set-policy" not in changes:
-            raise InvalidArgument("--severity belongs to --exit-code and --set-policy")
+            raise InvalidArgument("--severity is only for --exit-code and --set-policy")
     if options["follow"] and (listing is None or not VIEWS[listing].is_paged or options["exit_code"]):
-        raise InvalidArgument("--follow belongs to -l error and -l fault, without --exit-code")
+        raise InvalidArgument("--follow is only for -l error and -l fault, without --exit-code")
     if options["job"] is not None and listing not in _OF_JOBS:
-        raise InvalidArgument(f"--job belongs to {', '.join(f'-l {name}' for name in _OF_JOBS)}")
+        raise InvalidArgument(f"--job is only for {', '.join(f'-l {name}' for name in _OF_JOBS)}")
     for name, allowed in _BELONG_TO.items():
         if options[name] not in (None, ()) and not set(allowed) & set(changes):
-            raise InvalidArgument(f"--{name.replace('_', '-')} belongs to {' and '.join(allowed)}")
+            raise InvalidArgument(f"--{name.replace('_', '-')} is only for {' and '.join(allowed)}")
     if changes and (options["exit_code"] or options["as_csv"]):
         raise InvalidArgument(f"--exit-code and --csv are for listings, not for {changes[0]}")
     _times(options)

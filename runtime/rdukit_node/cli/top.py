@@ -28,9 +28,9 @@ _DEFAULT_WIDTH: Final = 80
 
 @click.command()
 @click.option("--interval", "interval_s", type=float, default=1.0, show_default=True, help="Seconds between refreshes.")
-@click.option("--once", is_flag=True, help="Print one picture as plain text and exit.")
-@click.option("--width", type=click.IntRange(min=40), default=None, help="Columns (default: those of the terminal).")
-@click.option("--job", metavar="ID", help="Show only applications and requests of this job, but all tiles and faults.")
+@click.option("--once", is_flag=True, help="Print one screen as plain text and exit.")
+@click.option("--width", type=click.IntRange(min=40), default=None, help="Number of columns (default: the terminal's).")
+@click.option("--job", metavar="ID", help="Show all tiles and faults, but only applications and requests of this job.")
 @node_options
 def top(interval_s: float, once: bool, width: int | None, job: str | None, socket_file: Path | None) -> None:
     """Watch a node: tiles, holders, health, DDR, PCIe, faults, waiting requests.
@@ -43,7 +43,7 @@ def top(interval_s: float, once: bool, width: int | None, job: str | None, socke
     Example: rdukit node top --once --width 100
     """
     if not 0.1 <= interval_s <= _MAX_S:
-        raise InvalidArgument(f"--interval {interval_s}: expected 0.1 to {_MAX_S:.0f} seconds")
+        raise InvalidArgument(f"--interval is {interval_s}; expected 0.1 to {_MAX_S:.0f} seconds")
     if once or not is_terminal():
         _print_once(socket_file, width, job)
         return

@@ -38,7 +38,7 @@ _NARROW: Final = 76
 
 
 class Detail(IntEnum):
-    """Levels of detail of the grid, from everything to what fits a low screen."""
+    """Levels of detail of the grid, from full to small enough for a low screen."""
 
     TRAFFIC = 0
     GAPS = 1

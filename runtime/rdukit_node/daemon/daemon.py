@@ -129,7 +129,7 @@ class NodeDaemon:
         try:
             message = read_request(line)
             if number in self.queue:
-                raise Conflict("this connection waits for tiles; use another one meanwhile")
+                raise Conflict("this connection is waiting for tiles; use another one meanwhile")
             self._check_bound(number, message)
             answer = self._operations[message.op](number, message, now)
             self._settle(now)

@@ -61,7 +61,7 @@ class LeaseOperations:
                     "1 request waits" if len(self._daemon.queue) == 1 else f"{len(self._daemon.queue)} requests wait"
                 )
                 raise NoResources(
-                    f"{before} before this one; wait too (setting acquire.wait_s), or try again later",
+                    f"{before} before this one; also wait (setting acquire.wait_s), or try again later",
                     waiting=len(self._daemon.queue), fits_when_empty=True,
                 )  # fmt: skip
             return self._daemon.grant(number, request, command, now)

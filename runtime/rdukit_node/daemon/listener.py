@@ -67,8 +67,8 @@ def _lock(lock: int, path: Path) -> None:
     except OSError as cause:
         pid = os.pread(lock, 32, 0).decode(errors="replace").strip()
         raise Conflict(
-            f"a node daemon{f' (process {pid})' if pid else ''} serves {path} already; use it, stop it, or start this "
-            "one with another --socket",
+            f"a node daemon{f' (process {pid})' if pid else ''} already serves {path}; use it, stop it, or start this "
+            f"one with another --socket",
             socket=str(path),
         ) from cause
     os.ftruncate(lock, 0)

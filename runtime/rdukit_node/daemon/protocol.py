@@ -255,7 +255,10 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Argument]]] = {
     "authorize": {"token": Argument(_read_text, _TEXT)},
     "page": {"lease": _LEASE},
     "interrupt": {"lease": _LEASE},
-    "isolation": {"lease": _LEASE, "report": Argument(_read_report, "an object of texts, numbers and lists of them")},
+    "isolation": {
+        "lease": _LEASE,
+        "report": Argument(_read_report, "an object of strings, numbers and their lists"),
+    },
     "counters": {},
     "inventory": {},
     "op_state": {},
@@ -268,7 +271,7 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Argument]]] = {
     "inject": {
         "events": Argument(
             _read_injections,
-            f"a list of 1 to {MAX_INJECTIONS} objects with class, and component, count, seed, data if wanted",
+            f"a list of 1 to {MAX_INJECTIONS} objects with class and, optionally, component, count, seed and data",
         )
     },
     "scenario": {
@@ -325,11 +328,11 @@ def read_request(line: bytes) -> SndRequest:
         raise InvalidArgument(f"the request is a {type(value).__name__}; expected one JSON object a line")
     protocol = value.pop("protocol", None)
     if protocol != PROTOCOL_VERSION or isinstance(protocol, bool):
-        raise InvalidArgument(f"protocol {_shown(protocol)} is not spoken here; expected {PROTOCOL_VERSION}")
+        raise InvalidArgument(f"protocol {_shown(protocol)} is not supported; expected {PROTOCOL_VERSION}")
     op = value.pop("op", None)
     known = OPERATIONS.get(op) if isinstance(op, str) else None
     if known is None:
-        raise InvalidArgument(f"no operation is called {_shown(op)}; expected {', '.join(OPERATIONS)}")
+        raise InvalidArgument(f"unknown operation {_shown(op)}; expected {', '.join(OPERATIONS)}")
     for name in value:
         if name not in known:
             raise InvalidArgument(

@@ -290,7 +290,7 @@ class SndServer:
             self._told_full_at = peer.active_at
             logger.warning(
                 "event=connections-full user=%s connections=%s: %s",
-                peer.uid, len(others), admission.refusal or "idle ones are closed for new ones",
+                peer.uid, len(others), admission.refusal or "idle connections are closed to admit new ones",
             )  # fmt: skip
         for number in admission.closes:
             self._close(self._peers[number])
@@ -376,7 +376,7 @@ class SndServer:
         written = self._journal.write(self._now()) if answer.is_durable and self._journal is not None else 0
         socket_of = answer.grant.lease if isinstance(answer.grant, SocketGrant) else None
         if socket_of is not None and not self._keeper.has_sockets:
-            self._finish(peer, answer, InvalidArgument("this node daemon has no folder for leases' sockets"))
+            self._finish(peer, answer, InvalidArgument("this node daemon has no folder for the sockets of leases"))
         elif kept or written or socket_of is not None:
             peer.is_waiting = True
             # A missing socket is useless, so wait for it; everything else is valid before it is on disk.

@@ -93,7 +93,7 @@ class NodeViews:
         totals, allocated = self._daemon.lease_totals(lease.id), self._daemon.allocator.memory_allocated[lease.id]
         by_node = dict(self._daemon.groups.report(lease.id))
         if not by_node and not pids:
-            by_node["cgroup"] = "unavailable: the holder's process is in a namespace that cannot be seen from here"
+            by_node["cgroup"] = "unavailable: the holder's process is in another, invisible namespace"
         isolation = {**record.isolation, "node": by_node}
         phase = self._daemon.busiest(lease.id).phase(lease.id)
         return lease_status(self._daemon.lease_body(lease), totals, phase, allocated, pids, record.failure, isolation)

@@ -17,9 +17,9 @@ from rdukit_node.inventory import ComponentHealth, components
 
 #: Description of each level.
 LEVELS: Final[Mapping[int, str]] = {
-    1: "ask the node: daemon, inventory, faults, state of its RDUs, database",
-    2: "also run sections and write memory on each free tile, and compare",
-    3: "also for longer, on more memory, in bf16, and on whole RDUs",
+    1: "query the node: daemon, inventory, faults, state of its RDUs, database",
+    2: "also run sections, and write and compare memory, on each free tile",
+    3: "also run longer, on more memory, in bf16, and on whole RDUs",
 }
 #: Healths of a tile that may be leased.
 _USABLE: Final = frozenset({ComponentHealth.ONLINE, ComponentHealth.DEGRADED})
@@ -74,11 +74,11 @@ def check_node(
     results = [_check_version(str(status.get("version")), own_version), _check_inventory(status, inventory)]
     database = status.get("database") or {}
     results.append(
-        CheckResult("database", "/NODE", CheckVerdict.PASS, "the node writes its errors and faults down")
+        CheckResult("database", "/NODE", CheckVerdict.PASS, "the node records its errors and faults")
         if database.get("is_writable", True)
         else CheckResult(
             "database", "/NODE", CheckVerdict.FAIL, f"not written: {database.get('reason') or 'disk full'}",
-            "make room on its disk; what waits is written then",
+            "free space on its disk; waiting rows are then written",
         )
     )  # fmt: skip
     for rdu in status.get("rdus") or []:
@@ -119,7 +119,7 @@ def plan_tiles(status: Mapping[str, Any], component: str = "/NODE") -> TilePlan:
             results.append(CheckResult("tile", path, CheckVerdict.SKIP, f"in use by {tile.get('application')}"))
         elif tile.get("cordon"):
             results.append(
-                CheckResult("tile", path, CheckVerdict.SKIP, f"{tile['cordon']}: tiles there are not given out")
+                CheckResult("tile", path, CheckVerdict.SKIP, f"{tile['cordon']}: tiles there are not allocated")
             )
         else:
             tiles[index] = path

@@ -208,7 +208,7 @@ class FaultActions:
         now_ns: int,
     ) -> None:
         """Try a reset; diagnose when it fails or errors come too often."""
-        assert component.rdu is not None, "only parts of an RDU are reset"
+        assert component.rdu is not None, "only an RDU or its tiles can be reset"
         if component.rdu in self._rdus.resets or self.presence_of(component) == Presence.ABSENT:
             return  # a reset is under way already, or the component is absent
         if record.fault is not None and not record.entry.is_command:
@@ -285,7 +285,8 @@ class FaultActions:
         return record
 
     def try_reset(self, path: str) -> bool:
-        """Return whether the reset of the component passes; each reset brings its conditions nearer to their cure."""
+        """Return whether the component's reset succeeds; each reset reduces the remaining failures of its
+        conditions."""
         passed = True
         for condition in self._registry.conditions_at(path):
             if fault_classes()[condition.class_name].action not in _STOPS_RESETS:
@@ -306,7 +307,7 @@ class FaultActions:
         if fault.action in (Action.EXCLUDE_TILE, Action.RETIRE_RDU):
             passed = self.try_reset(path)
             outcome = HangOutcome.SUCCEEDED if passed else HangOutcome.FAILED
-            assert component.rdu is not None, "only parts of an RDU are taken out of service"
+            assert component.rdu is not None, "only an RDU's parts can be taken out of service"
             self._registry.add_hang(component.rdu, path, HangEvent.OTHER, outcome, now_ns)
             builder.notice(NoticeKind.RESET, path, f"initialised again: {outcome.lower()}")
         return self.diagnose_conditions(component, fault.fault_type, builder, now_ns)
@@ -366,7 +367,7 @@ class FaultActions:
         is_broken = any(find_class(each.class_name).fault_type == policy.fault_type
                         for each in self._registry.conditions_at(path))  # fmt: skip
         command = f"--repair {path}" if is_broken else f"--clear {fault_uuid}"
-        return f"{policy.recovery_act} Here, where the hardware is emulated: snfadm {command}".lstrip()
+        return f"{policy.recovery_act} On emulated hardware: snfadm {command}".lstrip()
 
     def end_fault(
         self, fault: FaultRow, by: str, verb: str, kind: NoticeKind, builder: OutcomeBuilder, now_ns: int

@@ -40,7 +40,7 @@ def find_class(name: str) -> FaultClass:
     """
     found = fault_classes().get(name)
     if found is None:
-        raise InvalidArgument(f"no fault class is called {name!r}; expected {', '.join(fault_classes())}")
+        raise InvalidArgument(f"unknown fault class {name!r}; expected {', '.join(fault_classes())}")
     return found
 
 
@@ -138,14 +138,14 @@ class InjectionChecker:
         component = self.find(path)
         if component.kind is entry.kind:
             if component.is_empty_slot:
-                raise InvalidArgument(f"{path} is an empty slot; {entry.name} needs a {entry.kind} that is there")
+                raise InvalidArgument(f"{path} is an empty slot, but {entry.name} needs an existing {entry.kind}")
             return component
         below = self._below(entry.kind, component.path)
         if not below:
             example = self._below(entry.kind, "/NODE")[0].path
             raise InvalidArgument(
-                f"{entry.name} happens to a {entry.kind}, and {path} is a {component.kind}; expected a path such as "
-                f"{example}, or one above it to have one chosen by seed"
+                f"{entry.name} affects a {entry.kind}, but {path} is a {component.kind}; expected a path such as "
+                f"{example}, or one above it, below which the seed chooses"
             )
         return _pick(below, entry, seed)
 
@@ -179,12 +179,12 @@ def check_policy(policy: Policy) -> Policy:
             raise InvalidArgument(f"{name} of {policy.error_type} is {number!r}; expected 1 to {most}")
     entry = class_by_error_type()[policy.error_type]
     if entry.is_command:
-        raise InvalidArgument(f"{policy.error_type} is what somebody asked for; its policy cannot be changed")
+        raise InvalidArgument(f"{policy.error_type} marks errors that a user requested; its policy cannot be changed")
     kind = entry.kind
     legal = [str(action) for action, kinds in LEGAL_KINDS.items() if kind in kinds]
     if str(policy.action) not in legal:
         raise InvalidArgument(
-            f"action of {policy.error_type} is {policy.action!s}; legal for a {kind}: {', '.join(legal)}"
+            f"action of {policy.error_type} is {policy.action!s}; expected for a {kind}: {', '.join(legal)}"
         )
     return Policy(
         policy.error_type, policy.fault_type, policy.count, policy.window_s, policy.action, policy.severity,

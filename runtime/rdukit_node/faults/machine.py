@@ -205,9 +205,9 @@ class FaultMachine:
         """
         fault = self._registry.faults.get(fault_uuid)
         if fault is None:
-            raise NotFound(f"there is no fault {fault_uuid!r}; `snfadm -l fault` lists them")
+            raise NotFound(f"unknown fault {fault_uuid!r}; `snfadm -l fault` lists faults")
         if not fault.is_active:
-            raise Conflict(f"fault {fault_uuid} was cleared by {fault.cleared_by} already", fault=fault_uuid)
+            raise Conflict(f"fault {fault_uuid} was already cleared by {fault.cleared_by}", fault=fault_uuid)
         builder = OutcomeBuilder()
         self._actions.finish_due(builder, owner_of, now_ns)
         ended = self._actions.end_fault(fault, by, "cleared", NoticeKind.CLEAR, builder, now_ns)
@@ -250,7 +250,9 @@ class FaultMachine:
         path = self._actions.component(component).path
         parts = [each.path for each in self._checker.components if has_serial(each) and is_at_or_below(each.path, path)]
         if not parts:
-            raise InvalidArgument(f"{path} has no part that can be replaced; expected an RDU, a DIMM, or what has some")
+            raise InvalidArgument(
+                f"{path} has no replaceable part; expected an RDU, a DIMM, or a component that contains one"
+            )
         outcome = self.repair(path, by, now_ns)
         self._registry.restart_windows(path)
         for part in parts:
@@ -281,7 +283,7 @@ class FaultMachine:
         """
         found = self._actions.component(component)
         if found.kind not in (ComponentKind.TILE, ComponentKind.RDU) or found.rdu is None:
-            raise InvalidArgument(f"{found.path} is a {found.kind}; legal for a reset: a TILE or an RDU")
+            raise InvalidArgument(f"{found.path} is a {found.kind}, which cannot be reset; expected a TILE or an RDU")
         builder = OutcomeBuilder()
         self._actions.finish_due(builder, owner_of, now_ns)
         if found.rdu in self._rdus.resets or self.presence_of(found) == Presence.ABSENT:
@@ -291,7 +293,7 @@ class FaultMachine:
         last = next(reversed(self._registry.hangs), 0)
         self._actions.occur(CheckedInjection(entry, found, 1, 0, {}, False, 0, None), builder, owner_of, now_ns)
         hang = next(row for row in reversed(self._registry.hangs.values()) if row.comp_name == found.path)
-        assert hang.number > last, "a reset is in the hang log"
+        assert hang.number > last, "the hang log records the reset"
         return hang, builder.outcome(self._registry.faults)
 
     def set_policy(self, policy: Policy) -> Policy:

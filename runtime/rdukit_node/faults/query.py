@@ -90,7 +90,7 @@ _TIMES: Final = frozenset({"since", "until"})
 def _check(filters: Mapping[str, object], legal: Sequence[str]) -> None:
     for name, value in filters.items():
         if name not in legal:
-            raise InvalidArgument(f"there is no filter {name!r}; expected {', '.join(legal)}")
+            raise InvalidArgument(f"unknown filter {name!r}; expected {', '.join(legal)}")
         if value is None:
             continue
         if name in _TEXTS and (not isinstance(value, str) or not value or len(value) > 256):
@@ -125,7 +125,7 @@ def _page(
     if after is not None:
         place = next((index for index, row in enumerate(rows) if uuid_of(row) == after), None)
         if place is None:
-            raise NotFound(f"there is no row {after!r} to go on after; ask without it for the first page")
+            raise NotFound(f"there is no row {after!r} to continue after; leave it out to get the first page")
         start = place + 1
     most = limit if isinstance(limit, int) else DEFAULT_LIMIT
     found: list[Row] = []

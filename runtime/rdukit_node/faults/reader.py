@@ -37,7 +37,7 @@ class FaultReader(Closable):
         """
         path = path.absolute()
         if not check_file(path):
-            raise NotFound(f"there is no fault database at {path}; a node daemon makes it when it starts")
+            raise NotFound(f"there is no fault database at {path}; a node daemon creates it when it starts")
         promised = promised_writes(path)  # before the file is read: a daemon may write meanwhile
         try:
             connection = _connect(path)
@@ -48,7 +48,7 @@ class FaultReader(Closable):
             check_writes(connection, path, promised)
             if version != VERSION:
                 raise not_ours(
-                    path, f"it has version {version}; a node daemon that starts on it makes it {VERSION}", False
+                    path, f"it has version {version}; start a node daemon on it to upgrade it to {VERSION}", False
                 )
             connection.execute("PRAGMA query_only = ON")
         except sqlite3.Error as cause:
@@ -150,7 +150,7 @@ class FaultReader(Closable):
             return {"applications": found[: most.get("limit", _DEFAULT_APPLICATIONS)]}
         if op == "catalogue":
             return {"classes": catalogue_rows()}
-        raise Unavailable(f"only a running node daemon knows {op!r}; start one with: rdukit node start")
+        raise Unavailable(f"only a running node daemon answers {op!r}; start one with: rdukit node start")
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:

@@ -185,7 +185,8 @@ class FaultRegistry:
         self._new_replaced[path] = None
 
     def restart_windows(self, path: str) -> int:
-        """Let policies count errors at or below a component anew; the rows keep their totals. Returns how many rows."""
+        """Reset the policies' error counts at or below a component; the rows keep their totals. Returns how many
+        rows."""
         found = [record for (component, _), record in self.open_records.items() if is_at_or_below(component, path)]
         for record in found:
             record.window = window_of(self.policies.get(record.entry.error_type))

@@ -98,7 +98,7 @@ def read_scenario(text: str, node: NodeSpec, seed: int | None = None) -> tuple[S
         chosen = seed
     entries = top.values.get("steps")
     if not isinstance(entries, list) or not all(isinstance(entry, _Mapping) for entry in entries):
-        raise InvalidArgument(f"line {top.line('steps')}: steps is missing or no list; expected a list of mappings")
+        raise InvalidArgument(f"line {top.line('steps')}: steps is missing or not a list; expected a list of mappings")
     checker = InjectionChecker(node)
     found: list[ScenarioStep] = []
     for number, entry in enumerate(entries):
@@ -106,7 +106,7 @@ def read_scenario(text: str, node: NodeSpec, seed: int | None = None) -> tuple[S
         if len(found) > _MAX_STEPS:
             raise InvalidArgument(f"line {entry.first_line}: more than {_MAX_STEPS} steps; expected longer gaps")
     if sum(injection.count for step in found for injection in step.injections) > _MAX_EVENTS:
-        raise InvalidArgument(f"the scenario has more than {_MAX_EVENTS} events; expected up to that many")
+        raise InvalidArgument(f"the scenario has more than {_MAX_EVENTS} events; expected at most that many")
     return tuple(sorted(found, key=lambda step: step.at_s))
 
 
@@ -176,7 +176,7 @@ def _plain(tree: yaml.Node, loader: yaml.SafeLoader) -> object:
         for key_tree, value_tree in tree.value:
             key, line = str(key_tree.value), key_tree.start_mark.line + 1
             if key in values:
-                raise InvalidArgument(f"line {line}: {key} is there twice; expected once")
+                raise InvalidArgument(f"line {line}: {key} is repeated; give it once")
             values[key], lines[key] = _plain(value_tree, loader), line
         return _Mapping(values, lines, tree.start_mark.line + 1)
     if isinstance(tree, yaml.SequenceNode):
@@ -216,7 +216,7 @@ def _times(entry: _Mapping) -> list[tuple[float, int]]:
     count = entry.whole("count", 1, 1_000_000) if "count" in entry.values else 1
     has_rate, has_every = "rate" in entry.values, "every" in entry.values
     if has_rate and (has_every or "count" in entry.values):
-        raise entry.wrong("rate", "rate with for, without every and count")
+        raise entry.wrong("rate", "rate together with for, and without every and count")
     if not (has_rate or has_every):
         if "for" in entry.values:
             raise entry.wrong("for", "only with every or rate")

@@ -71,7 +71,7 @@ def check_file(path: Path) -> bool:
     except OSError as cause:
         raise Unavailable(f"the fault database {path} cannot be read: {cause.strerror}") from cause
     if head != _HEADER:
-        raise not_ours(path, "it is no SQLite database")
+        raise not_ours(path, "it is not an SQLite database")
     if status.st_size > _MAX_BYTES:
         raise not_ours(path, f"it has {status.st_size} bytes, more than {_MAX_BYTES}", is_damaged=False)
     return True
@@ -112,8 +112,8 @@ def migrate(connection: sqlite3.Connection, version: int) -> None:
 
 def not_ours(path: Path, reason: str, is_damaged: bool = True) -> InvalidArgument:
     """Return the refusal of a file. ``is_damaged``: it may have been ours."""
-    step = "start the node, which sets the file aside and keeps what can be read" if is_damaged else (
-        "move it away; the node starts with a new one"
+    step = "start the node, which moves the file aside and keeps readable rows" if is_damaged else (
+        "move it away; the node then creates a new one"
     )  # fmt: skip
     return InvalidArgument(
         f"{path} cannot be used as the fault database: {reason}. Next: {step}",
@@ -143,13 +143,15 @@ def _check_database(connection: sqlite3.Connection, path: Path) -> int:
     )
     if recorded is not None and recorded > VERSION:
         raise not_ours(
-            path, f"it has version {recorded} and this program knows up to {VERSION}; update rdukit", is_damaged=False
+            path,
+            f"it has version {recorded}, but this program supports only up to {VERSION}; update rdukit",
+            is_damaged=False,
         )
     if application_id != APPLICATION_ID or version is None:
         is_ours = application_id == APPLICATION_ID
         raise not_ours(path, "its tables are not those of a fault database", is_damaged=is_ours)
     if recorded != version:
-        raise not_ours(path, f"its tables have version {version} and its record says {recorded}")
+        raise not_ours(path, f"its tables have version {version}, but its record states {recorded}")
     # Not the quick check: an index that does not match its table hides rows.
     problems = [row[0] for row in connection.execute("PRAGMA integrity_check(1)")]
     if problems != ["ok"]:

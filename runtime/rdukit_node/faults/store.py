@@ -78,11 +78,11 @@ class FaultStore:
     def open(cls, path: Path) -> "FaultStore":
         """Open the database at ``path``; create it if it is missing, and migrate it if it is old.
 
-        A disk that refuses writes is no error: ``is_writable`` is false, and readable rows are loaded.
+        A disk that refuses writes is not an error: ``is_writable`` is false, and readable rows are loaded.
 
         Raises:
             Conflict: another process writes it.
-            InvalidArgument: the file is not ours, damaged, or newer than this program; it is left as it is.
+            InvalidArgument: the file is not ours, damaged, or newer than this program; it is left unchanged.
             Unavailable: the file cannot be read.
         """
         store = cls(path.absolute())
@@ -120,7 +120,7 @@ class FaultStore:
 
     @property
     def restored(self) -> int:
-        """Number of times that the database was deleted under this process, and written anew."""
+        """Number of times that this process rewrote its database after a deletion."""
         return self._restored
 
     @property
@@ -286,8 +286,8 @@ class FaultStore:
                 return True
             if found is not None:
                 raise Conflict(
-                    f"another file was put in the place of the fault database {self.path}; remove it, and the rows of "
-                    "this daemon are written there again, or restart the daemon with it"
+                    f"another file replaced the fault database {self.path}; remove that file so that the daemon "
+                    f"writes its rows again, or restart the daemon to use that file"
                 )
             copy = self.path.with_name(f"{self.path.name}.new")
             copy.unlink(missing_ok=True)
@@ -372,8 +372,8 @@ def _lock(path: Path) -> int:
     except OSError as cause:
         os.close(descriptor)
         raise Conflict(
-            f"another node daemon writes the fault database {path}; stop it, or give this node another state folder "
-            "(--state)"
+            f"another node daemon uses the fault database {path}; stop it, or give this node another state folder "
+            f"(--state)"
         ) from cause
     return descriptor
 

@@ -68,7 +68,7 @@ def checked(table: str, row: tuple[Any, ...]) -> tuple[Any, ...]:
     """
     *values, found = row
     if found is not None and found != row_sum(values):
-        raise ValueError(f"a row of table {table} does not have the checksum that it was written with")
+        raise ValueError(f"a row of table {table} does not match its stored checksum")
     return tuple(values)
 
 
@@ -244,7 +244,7 @@ def _fault(row: tuple[object, ...], suspects: Mapping[str, list[str]]) -> FaultR
         _find_text(owner[0]), _find_text(owner[1]), _find_text(owner[2]), _find_text(owner[3]), _find_whole(owner[4]),
     )  # fmt: skip
     if found.is_active != (cleared_at is None):
-        raise ValueError(f"fault {found.fault_uuid} is {found.fault_state} and was cleared at {cleared_at}")
+        raise ValueError(f"fault {found.fault_uuid} is {found.fault_state}, but its clearing time is {cleared_at}")
     return found
 
 

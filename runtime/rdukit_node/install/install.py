@@ -54,7 +54,7 @@ def install(root: Path, plan: InstallPlan) -> InstallChanges:
     foreign = [path for path in foreign if not (plan.files[path].is_kept and (root / path).is_file())]
     if foreign:
         raise Conflict(
-            f"under {root} there are files that this command did not make, or that were changed since: "
+            f"{root} contains files that this command did not create, or that were changed since: "
             f"{', '.join(sorted(foreign))}; move them away, or choose another --root",
             files=sorted(foreign),
         )
@@ -134,11 +134,11 @@ def read_manifest(root: Path) -> Manifest | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as cause:
-        raise InvalidArgument(
-            f"the manifest {path} cannot be read: {cause}; remove it if nothing else helps"
-        ) from cause
+        raise InvalidArgument(f"the manifest {path} cannot be read: {cause}; remove it as a last resort") from cause
     if not is_legal:
-        raise InvalidArgument(f"the manifest {path} is of another version or names places outside; it is not followed")
+        raise InvalidArgument(
+            f"the manifest {path} has another version or names paths outside its root, so it is not followed"
+        )
     return Manifest(files, folders)
 
 

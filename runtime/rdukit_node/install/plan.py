@@ -176,7 +176,7 @@ def _shown(path: Path) -> str:
     text = str(path)
     if not path.is_absolute() or not text.isprintable() or any(letter in " \t\"'\\$;#" for letter in text):
         raise InvalidArgument(
-            f"{text!r} cannot stand in a unit; expected an absolute path without spaces, quotes, "
+            f"{text!r} is not valid in a systemd unit; expected an absolute path without spaces, quotes, "
             "backslashes, $, ; and #"
         )
     return text.replace("%", "%%")

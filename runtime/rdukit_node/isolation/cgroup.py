@@ -143,7 +143,7 @@ class CgroupGuard:
             hierarchy = next((each for each in found if controller in each.controllers), None)
             name = f"cgroup_{controller}"
             if hierarchy is None:
-                parts.append(unavailable(name, "no hierarchy of control groups here has this controller"))
+                parts.append(unavailable(name, "no control group hierarchy of this machine has this controller"))
                 continue
             try:
                 parts.append(self._enter_one(name, controller, hierarchy, group, pid))
@@ -160,7 +160,7 @@ class CgroupGuard:
             return unavailable(name, f"process {pid} has no group in the hierarchy at {hierarchy.mount}")
         if folder is None or hierarchy.folder_of(at) != folder:
             if not may_take_over(at, group_in(hierarchy, self._read("self/cgroup"))):
-                return unavailable(name, f"process {pid} is in {at}, which is not ours to change; left there")
+                return unavailable(name, f"process {pid} stays in {at}, which the daemon may not change")
             home = hierarchy.folder_of(at)
             if home is None or not home.is_dir():
                 return unavailable(name, f"the group {at} of process {pid} is not visible at {hierarchy.mount}")

@@ -48,8 +48,8 @@ def apply(tiles: Sequence[int], node_tiles: int) -> dict[str, str]:
         parts = (*state.parts, _bind_cores(state, tiles, node_tiles) if resolve(CORES) else off("cores"))
     if mode == "strict" and (missing := [part for part in parts if part.state is MeasureState.UNAVAILABLE]):
         raise RuntimeFault(
-            f"isolation is strict, but {', '.join(f'{part.name} is {part}' for part in missing)}; give the program "
-            f"what it lacks, or set ${MODE.variable}=auto",
+            f"isolation is strict, but {', '.join(f'{part.name} is {part}' for part in missing)}; provide the missing "
+            f"parts, or set ${MODE.variable}=auto",
             **as_report(parts),
         )
     report = {"mode": mode, **as_report(parts)}
@@ -110,17 +110,17 @@ def _enter_domain(writable: tuple[Path, ...], threads: int) -> IsolationMeasure:
         }
         return unavailable("landlock", known.get(error.errno or 0, error.strerror))
     if abi < kernel.ABI_REFER:
-        return unavailable("landlock", "the kernel's Landlock (ABI 1) would forbid renaming files across folders")
+        return unavailable("landlock", "the kernel's Landlock (ABI 1) would forbid moving files across folders")
     try:
         kernel.enter_landlock_domain(abi, writable)
     except OSError as error:
-        reason = "16 domains lie within each other already" if error.errno == errno.E2BIG else error.strerror
+        reason = "16 Landlock domains are nested already" if error.errno == errno.E2BIG else error.strerror
         return unavailable("landlock", reason)
-    text = f"a domain of its own (ABI {abi})"
+    text = f"a separate domain (ABI {abi})"
     if writable:
         text += f", writing only beneath {' '.join(map(str, writable))}"
     if threads and abi < kernel.ABI_ALL_THREADS:
-        text += f"; {threads} threads that ran before are outside of it"
+        text += f"; {threads} earlier threads are outside it"
     return applied("landlock", text)
 
 
@@ -131,8 +131,8 @@ def _leave_no_core_dumps() -> str:
     try:
         path.write_text(f"{int(path.read_text(), 16) & ~_SHARED_MAPPINGS:#x}")
     except OSError as error:
-        return f"no files; what a collector would get is not limited: {error.strerror}"
-    return "none, and none of device memory for a collector"
+        return f"no files; collectors of core dumps are not limited: {error.strerror}"
+    return "none, and no device memory for a collector of core dumps"
 
 
 def _writable_folders() -> tuple[Path, ...]:
@@ -141,7 +141,7 @@ def _writable_folders() -> tuple[Path, ...]:
         return ()
     if missing := [folder for folder in wanted if not folder.is_dir()]:
         raise InvalidArgument(
-            f"{WRITABLE.name} names {missing[0]}, which is no folder; create it, or name existing folders"
+            f"{WRITABLE.name} names {missing[0]}, which is not a folder; create it, or name existing folders"
         )
     own = (home_folder(), Path(tempfile.gettempdir()), node_paths().sn_log.parent, Path("/dev"), Path("/proc/self"))
     return tuple(_unique([*wanted, *(folder for folder in own if folder.is_dir())]))

@@ -186,12 +186,12 @@ class Allocator:
         """
         self._check_request(request)
         if lease_id in self.leases or lease_id in self.ended:
-            raise InvalidArgument(f"lease id {lease_id} was used before; ids must be new")
+            raise InvalidArgument(f"lease id {lease_id} was used before; ids must be unique")
         running = self.applications
         if _launch_of(lease_id, request) not in running and len(running) >= self.max_applications:
             raise NoResources(
-                f"{self.node.platform} runs {len(running)} applications already, its limit; wait for one to end, or "
-                "give the leases of one launch the same launch name; `rdukit node status` lists them",
+                f"{self.node.platform} already runs {len(running)} applications, its limit; wait for one to end, or "
+                f"give all leases of one launch the same launch name; `rdukit node status` lists them",
                 applications=len(running), max_applications=self.max_applications, fits_when_empty=True,
             )  # fmt: skip
         room = self._room_until(None if request.run_limit_s is None else now + request.run_limit_s)
@@ -216,7 +216,7 @@ class Allocator:
             or lease.id in self.leases
             or {i // node.chip.tiles for i in lease.tiles} != {rdu for rdu, _ in lease.memory}
         ):
-            raise InvalidArgument(f"lease {lease.id} is not one of this node, {node.platform}")
+            raise InvalidArgument(f"lease {lease.id} does not belong to this node, {node.platform}")
         self._grant(lease, Placement(lease.tiles, lease.memory))
 
     def check_possible(self, request: LeaseRequest) -> None:
@@ -288,11 +288,11 @@ class Allocator:
         if region_bytes < 1:
             raise InvalidArgument(f"region {name!r} has {region_bytes} bytes; expected 1 or more")
         if region_id in self.regions[lease_id]:
-            raise InvalidArgument(f"lease {lease_id} has a region {region_id} already")
+            raise InvalidArgument(f"lease {lease_id} already has a region {region_id}")
         used = self.memory_allocated[lease_id]
         if used + region_bytes > lease.memory_bytes:
             raise OutOfDeviceMemory(
-                f"region {name!r} needs {format_bytes(region_bytes)} but lease {lease_id} of "
+                f"region {name!r} needs {format_bytes(region_bytes)}, but lease {lease_id} of "
                 f"{lease.request.application!r} has {format_bytes(lease.memory_bytes - used)} left of "
                 f"{format_bytes(lease.memory_bytes)}; ask for more memory when acquiring the lease, or free regions",
                 lease=lease_id, requested=region_bytes, left=lease.memory_bytes - used, granted=lease.memory_bytes,
@@ -380,7 +380,7 @@ class Allocator:
         empty = whole_capacity(self.node)
         if find_placement(self.node, request.tiles, 0, empty, mask) is None:
             raise InvalidArgument(
-                f"tile affinity {mask:#x} has no room for {request.tiles} tiles on {self.node.platform}, which has "
+                f"tile affinity {mask:#x} does not allow {request.tiles} tiles on {self.node.platform}, which has "
                 f"{self.node.chip.tiles} tiles an RDU; at most {max_tiles(self.node, request.tiles, 0, empty, mask)} "
                 "fit under this mask"
             )
@@ -425,7 +425,7 @@ class Allocator:
             if self.held_back:
                 why += f"; {len(self.held_back)} are cordoned or in maintenance (`snfadm -l maintenance`)"
             if sum(room.tile_is_free) < sum(self.room.tile_is_free):
-                why += "; it would outlast the start of a maintenance window (`snfadm -l maintenance`)"
+                why += "; the lease would outlast the start of a maintenance window (`snfadm -l maintenance`)"
         elif fits_when_repaired:
             why = (
                 f"{len(self.out_of_service)} of {node.tiles} tiles and {format_bytes(sum(self.memory_retired))} of "
@@ -439,7 +439,7 @@ class Allocator:
         offers = [f"{_tiles(fewer_tiles)} with that memory"] if fewer_tiles else []
         if less_memory is not None:
             offers.append(f"{_tiles(tiles)} with up to {format_bytes(less_memory)}")
-        now_fits = f"what would fit now: {', or '.join(offers)}" if offers else "nothing like it would fit now"
+        now_fits = f"what would fit now: {', or '.join(offers)}" if offers else "no similar request would fit now"
         step = (
             "ask for that, or wait for a lease to end (setting acquire.wait_s)"
             if fits_when_empty

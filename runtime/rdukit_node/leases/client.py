@@ -261,7 +261,7 @@ class DaemonLease(_Lease):
     def _shared_page(self) -> StatusPage:
         _, descriptor = self._client.call_with_fd("page", lease=self.id)
         if descriptor is None:
-            raise RuntimeFault("the node daemon sent no memory with a status page; update it")
+            raise RuntimeFault("the node daemon sent a status page without memory; update the daemon")
         try:
             return StatusPage(map_region(descriptor, PAGE_BYTES))
         finally:
@@ -274,7 +274,7 @@ class DaemonLease(_Lease):
             number, self._next_region = self._next_region, self._next_region + 1
             self._regions[number] = (str(answer["region"]["id"]), name, region_bytes)
         if descriptor is None:
-            raise RuntimeFault("the node daemon sent no memory with a region; update it")
+            raise RuntimeFault("the node daemon sent a region without memory; update the daemon")
         try:
             buffer = map_region(descriptor, region_bytes)
         except RdukitError:
@@ -399,7 +399,7 @@ class DaemonLease(_Lease):
 
     def _call(self, op: str, **arguments: object) -> tuple[dict[str, Any], int | None]:
         if os.getpid() != self._owner:
-            raise LeaseLost(f"lease {self.id} is held by the parent process {self._owner}, not by this fork of it")
+            raise LeaseLost(f"lease {self.id} belongs to the parent process {self._owner}, not to this fork")
         with self._lock:
             if not self._is_open:
                 raise LeaseLost(f"lease {self.id} was released; open a new one", lease=self.id)

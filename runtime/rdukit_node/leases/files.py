@@ -94,7 +94,7 @@ class LeaseFile:
         try:
             found = json.loads(self.path.read_bytes())
             if found.get("sum", _sum_of(found["leases"])) != _sum_of(found["leases"]):  # earlier versions lack it
-                raise ValueError("the leases do not have the checksum that they were written with")
+                raise ValueError("the leases do not match their stored checksum")
             return [_kept(row) for row in found["leases"]]
         except FileNotFoundError:
             return []
@@ -159,7 +159,7 @@ class LeaseSockets:
             folder.chmod(0o700 if mode == 0o600 else 0o711)
         except OSError as cause:
             raise InvalidArgument(
-                f"the folder {folder} of a lease's socket cannot be made: {cause.strerror}"
+                f"the folder {folder} for a lease's socket cannot be created: {cause.strerror}"
             ) from cause
         listener = listen_at(self.path(lease), mode, is_ours=True)
         listener.setblocking(False)

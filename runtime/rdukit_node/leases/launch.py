@@ -90,7 +90,7 @@ def _launch_of(launcher: Launcher, environ: Mapping[str, str]) -> Launch:
     rank, size = _number(environ, launcher.rank), _number(environ, launcher.size)
     if not 0 <= rank < size:
         raise InvalidArgument(
-            f"${launcher.rank} is {rank} and ${launcher.size} is {size}; expected a rank from 0 to the size less one"
+            f"${launcher.rank} is {rank} and ${launcher.size} is {size}; expected a rank from 0 to the size minus one"
         )
     local_rank = _number(environ, launcher.local_rank) if environ.get(launcher.local_rank) else rank
     is_one_node = True

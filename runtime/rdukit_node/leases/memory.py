@@ -57,7 +57,7 @@ def map_region(descriptor: int, region_bytes: int) -> memoryview:
     """
     size = os.fstat(descriptor).st_size
     if size != region_bytes:
-        raise RuntimeFault(f"the node handed over {size} bytes for a region of {region_bytes}; update the daemon")
+        raise RuntimeFault(f"the node passed {size} bytes for a region of {region_bytes}; update the daemon")
     libc, array_of = _libc()
     address = libc.mmap(None, region_bytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
     if address is None or address == _FAILED:

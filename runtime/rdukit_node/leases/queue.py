@@ -64,7 +64,7 @@ class LeaseQueue:
         """
         if len(self._line) >= MAX_WAITING:
             raise NoResources(
-                f"{len(self._line)} requests wait already, the most that may; try again later",
+                f"{len(self._line)} requests already wait, which is the limit; try again later",
                 waiting=len(self._line),
                 fits_when_empty=True,
             )
@@ -127,7 +127,6 @@ class LeaseQueue:
 def _timed_out(waiting: PendingLease, now: float) -> NoResources:
     reason = waiting.reason
     return NoResources(
-        f"waited {now - waiting.since:.1f} s for {waiting.request.tiles} tiles in vain; the reason at the end: "
-        f"{reason.message}",
+        f"waited {now - waiting.since:.1f} s in vain for {waiting.request.tiles} tiles; last reason: {reason.message}",
         **{**reason.detail, "waited_s": now - waiting.since},
     )

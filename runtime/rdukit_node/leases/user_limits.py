@@ -37,7 +37,7 @@ def check_user_limits(
     asked = [*held, *waiting]
     tiles = sum(each.tiles for each in asked)
     if limits.tiles and tiles + request.tiles > limits.tiles:
-        raise _refusal(user, f"{tiles} tiles and asks for {request.tiles} more", f"{limits.tiles} (snd.user_tiles)")
+        raise _refusal(user, f"{tiles} tiles and requests {request.tiles} more", f"{limits.tiles} (snd.user_tiles)")
     launches = {each.launch for each in asked if each.launch is not None}
     applications = len(launches) + sum(each.launch is None for each in asked)
     is_new = request.launch is None or request.launch not in launches

@@ -32,7 +32,7 @@ from rdukit_node.logs.rotated import LogFile, say
 from rdukit_node.settings import ROOT, node_paths
 
 LOG_MAX_BYTES: Final = Setting("log.max_bytes", 50_000_000, "Size at which sn.log and snd.log are rotated.", int)
-LOG_KEEP: Final = Setting("log.keep", 8, "How many rotated files of each log are kept.", int)
+LOG_KEEP: Final = Setting("log.keep", 8, "Number of rotated files kept for each log.", int)
 LOG_DAEMON_LEVEL: Final = Setting("log.daemon_level", "INFO", "Level of snd.log: DEBUG … EMERG.", str)
 
 logger = logging.getLogger(__name__)

@@ -80,7 +80,7 @@ def level_named(text: str) -> LogLevel:
     if word in _ALIASES:
         return _ALIASES[word]
     if word not in LogLevel.__members__:
-        raise InvalidArgument(f"no log level is called {text!r}; expected {', '.join(LogLevel.__members__)}")
+        raise InvalidArgument(f"unknown log level {text!r}; expected {', '.join(LogLevel.__members__)}")
     return LogLevel[word]
 
 

@@ -200,7 +200,7 @@ class LogFile:
     def _complain(self, error: OSError) -> None:
         if not self._has_complained:
             self._has_complained = True
-            say(f"cannot write the log {self.path}: {error.strerror or error}; the program goes on without it")
+            say(f"cannot write the log {self.path}: {error.strerror or error}; the program continues without it")
 
 
 def _encode(lines: tuple[str, ...]) -> bytes:

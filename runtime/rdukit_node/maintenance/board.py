@@ -70,10 +70,12 @@ class MaintenanceBoard:
         path = self._checked(component)
         for each in self.cordons.values():
             if path.startswith(each.component + "/"):
-                raise Conflict(f"{path} is cordoned by the cordon of {each.component}; uncordon that")
+                raise Conflict(f"{path} is covered by the cordon of {each.component}; uncordon that component")
         for window in self.windows.values():
             if window.has_begun(now_ns) and _is_at_or_below(path, window.component):
-                raise Conflict(f"{path} is in maintenance window {window.window} of {window.component}; end that")
+                raise Conflict(
+                    f"{path} is in maintenance window {window.window} of {window.component}; end that window"
+                )
         found = [each for each in self.cordons.values() if _is_at_or_below(each.component, path)]
         if not found:
             known = ", ".join(self.cordons) or "nothing"
@@ -95,7 +97,7 @@ class MaintenanceBoard:
         if window.ends_at is not None and window.ends_at <= max(window.starts_at, now_ns):
             raise InvalidArgument("the maintenance window ends before its start, or before now; expected a later end")
         if len(self.windows) >= MAX_WINDOWS:
-            raise Conflict(f"{MAX_WINDOWS} maintenance windows are planned already, the most that may; end one")
+            raise Conflict(f"{MAX_WINDOWS} maintenance windows are already planned, which is the limit; end one")
         self.windows[window.window] = window
         self._new_windows[window.window] = None
         return window
@@ -109,7 +111,7 @@ class MaintenanceBoard:
         window = self.windows.pop(window_id, None)
         if window is None:
             known = ", ".join(self.windows) or "none"
-            raise NotFound(f"there is no maintenance window {window_id!r}; there are: {known}")
+            raise NotFound(f"unknown maintenance window {window_id!r}; known: {known}")
         self._begun.discard(window_id)
         self._new_windows.pop(window_id, None)
         self._gone_windows[window_id] = None

@@ -50,7 +50,7 @@ def find_target(address: str | None, paths: NodePaths) -> tuple[str, str | None]
             return f"unix:{quote(address)}", None
         if address.startswith("unix:") or address.rpartition(":")[2].isdecimal():
             return address, None
-        raise InvalidArgument(f"{address!r} is no SNML server; expected unix:PATH, an absolute path, HOST:PORT")
+        raise InvalidArgument(f"{address!r} is not an SNML address; expected unix:PATH, an absolute path, HOST:PORT")
     if paths.snml_socket.is_socket():
         return f"unix:{quote(str(paths.snml_socket))}", None
     target = f"127.0.0.1:{DEFAULT_PORT}"

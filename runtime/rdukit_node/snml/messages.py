@@ -47,8 +47,7 @@ def as_count(value: object, bits: int = 64) -> int:
 
 
 def from_row(message: type[M], row: Mapping[str, Any], **renamed: str) -> M:
-    """Return a message with the fields of ``row``; ``renamed`` says which row's field goes into a field of another
-    name.
+    """Return a message with the fields of ``row``; ``renamed`` maps message fields to row fields with other names.
 
     Nested messages are not filled, except that a list of texts goes into a repeated text field.
     """
@@ -151,7 +150,7 @@ def resource_tree(
     if only_usable:
         roots = [kept for root in roots if (kept := _usable_part(root)) is not None]
     if not roots:
-        raise NotFound(f"{ancestor} cannot be used at present; GetStaticResource and GetSystemFaults say why")
+        raise NotFound(f"{ancestor} is unavailable; GetStaticResource and GetSystemFaults report the reason")
     return roots[0]
 
 

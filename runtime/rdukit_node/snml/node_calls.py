@@ -101,7 +101,7 @@ class NodeCalls:
             return client
         with self._lock:
             if self._is_closed:
-                raise Unavailable("the node is stopping; connect again when it runs")
+                raise Unavailable("the node is stopping; reconnect when it runs again")
         client = SndClient(self._socket, ANSWER_S)
         try:
             self._authorize(client)

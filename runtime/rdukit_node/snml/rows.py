@@ -152,7 +152,7 @@ def perf_counters(counters: Row, kinds: Iterable[int], comp_name: str) -> pb.Get
         if kind in _NOT_EMULATED:
             reply.error_details.append(f"{_NOT_EMULATED[kind]} counters are not emulated")
         elif kind not in pb.CounterKind.values():
-            reply.error_details.append(f"no kind of counter has the number {kind}; expected {_legal_kinds()}")
+            reply.error_details.append(f"unknown kind of counter {kind}; expected {_legal_kinds()}")
     if is_any or wanted & {pb.COUNTER_KIND_DDR, pb.COUNTER_KIND_PCIE}:
         for row in rows_within(counters.get("rdus", ()), _rdu_part(comp_name), "path"):
             item = from_row(pb.RDUCounters, row, comp_name="path")
@@ -189,7 +189,7 @@ def clear_reply(answer: Row) -> pb.ClearSystemFaultReply:
         fault_uuid=fault.fault_uuid,
         fault=fault,
         returned_fault_uuid=returned,
-        message="cleared, but the cause is still there: it was diagnosed again" if returned else "cleared",
+        message="cleared, but diagnosed again because the cause remains" if returned else "cleared",
     )
 
 

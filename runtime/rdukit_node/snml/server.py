@@ -178,7 +178,7 @@ def _make_room(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise Conflict("there is something else already; move it away")
+        raise Conflict("another file is already there; move it away")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
@@ -188,7 +188,7 @@ def _make_room(path: Path) -> None:
             return
         except FileNotFoundError:
             return
-    raise Conflict("another node serves it; give this one a state folder of its own")
+    raise Conflict("another node serves it; give this node another state folder")
 
 
 def _add_port(server: Any, address: str) -> int:
@@ -211,7 +211,8 @@ def _bind_port(server: Any, port: int, notices: list[str]) -> int | None:
         bound = 0
     if not bound:
         notices.append(
-            f"SNML is not on TCP: {LOOPBACK}:{port} is taken or not allowed; choose another, or use the UNIX socket"
+            f"SNML does not listen on TCP: {LOOPBACK}:{port} is taken or not allowed; choose another port, or use the "
+            f"UNIX socket"
         )
         return None
     return bound

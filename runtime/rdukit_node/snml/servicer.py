@@ -213,7 +213,7 @@ class SnmlServicer(snml_pb2_grpc.SNMLRPCServicer):  # type: ignore[misc]
         found = routes(inventory["components"], request.comp_name, only_local=only_local)
         reply = pb.GetRouteReply(routes=found)
         if not found:
-            reply.error_details.append("no two RDUs of this platform are connected like that")
+            reply.error_details.append("this platform connects no two RDUs in this way")
         return reply
 
 

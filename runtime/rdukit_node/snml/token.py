@@ -56,7 +56,7 @@ def read_token(path: Path) -> str:
         raise NotFound(f"there is no administration token at {path}; start the node, or pass its token") from cause
     except OSError as cause:
         raise PermissionDenied(
-            f"the administration token {path} is for the node's user ({cause.strerror}); ask the administrator"
+            f"only the node's user can read the administration token {path} ({cause.strerror}); ask the administrator"
         ) from cause
     return text
 
@@ -75,7 +75,7 @@ def check_authorization(metadata: Iterable[tuple[str, str | bytes]], token: str)
     text = value.decode(errors="replace") if isinstance(value, bytes) else value
     scheme, _, secret = text.partition(" ")
     if scheme.lower() != _SCHEME or not hmac.compare_digest(secret.strip().encode(), token.encode()):
-        raise Unauthenticated(f"the call's token is not the node's; {need}")
+        raise Unauthenticated(f"the call's token is wrong; {need}")
 
 
 def _read(path: Path) -> str | None:

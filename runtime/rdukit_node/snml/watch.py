@@ -62,7 +62,7 @@ class EventWatch:
         """
         if self._watchers >= MAX_WATCHERS:
             raise NoResources(
-                f"{MAX_WATCHERS} callers watch this node's events already; end one, or read without following"
+                f"{MAX_WATCHERS} callers already watch this node's events; end one, or read without following"
             )
         self._watchers += 1
         try:
@@ -71,9 +71,11 @@ class EventWatch:
             while True:
                 answer = await self._calls.call("events", since=since)
                 if since > as_count(answer.get("last")):
-                    # The caller's number is of the daemon that ran before: its log began anew.
+                    # The caller's number belongs to an earlier daemon; this daemon's log began again.
                     since = 0
-                    yield pb.WatchEventsReply(error_details=["the node has started again: its events count from 1"])
+                    yield pb.WatchEventsReply(
+                        error_details=["the node has restarted, so its events count from 1 again"]
+                    )
                     continue
                 for row in answer["events"]:
                     gap = missed(row, since)

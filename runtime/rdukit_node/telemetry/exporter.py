@@ -65,36 +65,36 @@ def _metrics() -> Iterator[Metric]:
     yield Metric("rdukit_node_up", "gauge", "Whether the node daemon answers.", (), platform)
     info = ("node", "platform", "chip", "version")
     yield Metric("rdukit_node_info", "gauge", "The node, always 1.", info, platform)
-    yield Metric("rdukit_node_uptime_seconds", "gauge", "Since the node daemon started.", (), platform)
+    yield Metric("rdukit_node_uptime_seconds", "gauge", "Time since the node daemon started.", (), platform)
     yield Metric("sambanova_platform_error_count", "gauge", "Errors recorded, repeats included.", (), platform)
     errors = "Errors recorded, repeats included, by component and type."
     yield Metric("rdukit_errors_total", "counter", errors, ("component", "type"), platform)
-    yield Metric("rdukit_faults_active", "gauge", "Faults that nobody cleared.", ("severity",), platform)
+    yield Metric("rdukit_faults_active", "gauge", "Faults that are not cleared.", ("severity",), platform)
     fault = ("fault", "component", "type", "severity")
-    yield Metric("rdukit_fault_info", "gauge", "A fault that nobody cleared, always 1.", fault, platform)
+    yield Metric("rdukit_fault_info", "gauge", "A fault that is not cleared; always 1.", fault, platform)
     yield Metric("rdukit_tiles", "gauge", "Tiles by state.", ("state",), platform)
     yield Metric("rdukit_rdus", "gauge", "RDUs by operational state.", ("state",), platform)
     yield Metric("rdukit_leases", "gauge", "Leases at present.", (), platform)
     yield Metric("rdukit_applications", "gauge", "Applications at present.", (), platform)
-    yield Metric("rdukit_applications_limit", "gauge", "Applications at once at most.", (), platform)
-    yield Metric("rdukit_waiting_requests", "gauge", "Requests for tiles that wait.", (), platform)
+    yield Metric("rdukit_applications_limit", "gauge", "Largest number of concurrent applications.", (), platform)
+    yield Metric("rdukit_waiting_requests", "gauge", "Waiting requests for tiles.", (), platform)
     yield Metric("rdukit_memory_size_bytes", "gauge", "Device memory of the node.", (), platform)
-    yield Metric("rdukit_memory_granted_bytes", "gauge", "Device memory that leases have.", (), platform)
-    yield Metric("rdukit_database_writable", "gauge", "Whether faults can be written down.", (), platform)
+    yield Metric("rdukit_memory_granted_bytes", "gauge", "Device memory held by leases.", (), platform)
+    yield Metric("rdukit_database_writable", "gauge", "Whether faults can be recorded.", (), platform)
     yield Metric("rdukit_database_pending_rows", "gauge", "Rows that could not be written yet.", (), platform)
     yield Metric(
         "rdukit_database_dropped_rows_total", "counter", "Rows lost because too many waited for the disk.", (), platform
     )
     for share in SHARES:
-        what = "that the tile was idle or its program on the host" if share == "idle" else f"in phase {share}"
+        what = "in which the tile was idle or its program was on the host" if share == "idle" else f"in phase {share}"
         text = f"Percent of the time since the last scrape {what}; none for a tile out of service."
         yield Metric(f"sambanova_tile_{share}_percent", "gauge", text, _TILE, tile)
-    yield Metric("rdukit_tile_lease_info", "gauge", "Who has the tile, always 1.", (*_TILE, *_WHO), tile)
+    yield Metric("rdukit_tile_lease_info", "gauge", "Holder of the tile; always 1.", (*_TILE, *_WHO), tile)
     for way in ("read", "written"):
         yield Metric(f"rdukit_rdu_ddr_{way}_bytes_total", "counter", f"Device memory {way}.", _RDU, "ddr")
     for way, text in (("received", "from host to device"), ("sent", "from device to host")):
         yield Metric(f"rdukit_rdu_pcie_{way}_bytes_total", "counter", f"Moved {text}.", _RDU, "pcie")
-    yield Metric("rdukit_rdu_pcie_replays_total", "counter", "Transfers that a link repeated.", _RDU, "pcie")
+    yield Metric("rdukit_rdu_pcie_replays_total", "counter", "Transfers repeated on a link.", _RDU, "pcie")
     for name, text in _EMULATED.values():
         yield Metric(name, "gauge", text, _RDU, "emulated")
     yield Metric("rdukit_lease_tiles", "gauge", "Tiles of the lease.", _WHO, lease)

@@ -65,7 +65,8 @@ def read_settings(file: Path) -> ExporterSettings:
         return ExporterSettings()
     except (OSError, UnicodeDecodeError) as cause:
         raise PermissionDenied(
-            f"the exporter's configuration {file} cannot be read ({cause}); mend it, remove it, or name another with -c"
+            f"the exporter's configuration {file} cannot be read ({cause}); correct it, remove it, or name another "
+            f"with -c"
         ) from cause
     return parse_settings(text, str(file))
 
@@ -101,7 +102,7 @@ def _with(settings: ExporterSettings, key: str, value: str) -> ExporterSettings:
     if key == "http_port":
         port = int(value) if re.fullmatch(r"\d{1,5}", value) else -1
         if not 0 <= port <= 65535:
-            raise ValueError(f"http_port {value!r} is not a port; expected 0 (any free one) to 65535")
+            raise ValueError(f"http_port {value!r} is not a port; expected 0 (any free port) to 65535")
         return replace(settings, http_port=port)
     if key == "http_address":
         return replace(settings, http_address=value)
@@ -109,7 +110,7 @@ def _with(settings: ExporterSettings, key: str, value: str) -> ExporterSettings:
     if key.startswith("collector_") and name in COLLECTORS:
         return switch(settings, {name: parse_bool(value)})
     legal = [field.name for field in fields(ExporterSettings)][:2] + [f"collector_{name}" for name in COLLECTORS]
-    raise ValueError(f"no setting is called {key!r}; expected {', '.join(legal)}")
+    raise ValueError(f"unknown setting {key!r}; expected {', '.join(legal)}")
 
 
 logger = logging.getLogger(__name__)

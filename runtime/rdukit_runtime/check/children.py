@@ -128,5 +128,5 @@ def _form(folder: Path, digest: str, kernel: KernelGraph) -> Kernel:
 def _how_it_ended(status: int) -> str:
     code = os.waitstatus_to_exitcode(status)
     if code == -signal.SIGALRM:
-        return f"it takes longer than {LIMIT_S} s"
+        return f"it ran longer than {LIMIT_S} s"
     return f"it ends its process: {signal.Signals(-code).name if code < 0 else f'status {code}'}"

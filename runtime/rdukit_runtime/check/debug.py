@@ -39,7 +39,9 @@ def debug_graph(
     """
     program, pef = application.program, application.pef
     if program.device.type != "cpu":
-        raise InvalidArgument(f"sections are debugged on the processor, not on {program.device}; unset RDUKIT_DEVICE")
+        raise InvalidArgument(
+            f"sections can be debugged only on the processor, not on {program.device}; unset RDUKIT_DEVICE"
+        )
     allowed = TOLERANCES[pef.precision] if tolerance is None else tolerance
     for number in program.choose_sections(graph, types):
         section = pef.sections[number]

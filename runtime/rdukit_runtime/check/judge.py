@@ -39,7 +39,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Set of inputs: of the forward, and what arrives at the backward."""
+    """Set of inputs of the forward, and of gradients that arrive at the backward."""
 
     inputs: tuple[torch.Tensor, ...]
     arriving: tuple[torch.Tensor, ...]
@@ -47,7 +47,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    """Results of a side, its inputs after them, and the numbers of results that lie in the memory of an input."""
+    """One side's results, its inputs after the run, and the numbers of results that share memory with an input."""
 
     results: Results
     shared: frozenset[int]
@@ -98,9 +98,7 @@ class _Judge:
             if done == 1 and took_s > ALL_S:
                 pending = [each for each in few if each.seed != chosen.seed]
         if done == 0:
-            return KernelVerdict(
-                Outcome.NOT_JUDGED, f"its portable form takes none of the inputs: {reason}", 0, dropped
-            )
+            return KernelVerdict(Outcome.NOT_JUDGED, f"its portable form rejects all inputs: {reason}", 0, dropped)
         return KernelVerdict(Outcome.RIGHT, "", done, dropped)
 
     def _draw(self, chosen: InputSet) -> Drawn:
@@ -140,7 +138,7 @@ class _Judge:
             results += [t.detach().clone() for t in made]
             results += [g.tensor.clone() for g, source in zip(read, unit.sources, strict=True) if source is None]
         if not all(each.is_whole() for each in guarded):
-            raise Written("it writes beyond a tensor")
+            raise Written("it writes outside a tensor")
         return _Ran([*results, *(g.tensor.clone() for g in given)], frozenset(shared))
 
     def _fault(self, drawn: Drawn, chosen: InputSet, portable: _Ran, runs: int) -> str | None:
@@ -149,7 +147,7 @@ class _Judge:
         except Exception as cause:  # noqa: BLE001 - the portable form takes these inputs: any error is a fault
             return f"fails: {str(cause).splitlines()[0] if str(cause) else type(cause).__name__}"
         if more := native.shared - portable.shared:
-            return f"output {min(more)}: it is the memory of an input"
+            return f"output {min(more)}: it shares memory with an input"
         is_exact = chosen.kind == "whole" and self._whole
         moved = cache(lambda: self._moved(drawn, chosen, runs))
 

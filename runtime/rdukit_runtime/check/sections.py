@@ -34,7 +34,7 @@ Tensors = Sequence[torch.Tensor]
 
 
 class FaultKind(StrEnum):
-    """Kinds of what can be wrong with a section."""
+    """Kinds of errors of a section."""
 
     NATIVE = "native differs from portable"
     NAN = "NaN"
@@ -174,14 +174,14 @@ def _origin(name: str, known: Mapping[str, _Value], shown: Mapping[str, str], *,
         name = wanted[0]
     tensor = shown.get(name, name)
     if step is None:
-        return SectionFault(kind, "input", tensor, f"{tensor} had it before the section ran")
+        return SectionFault(kind, "input", tensor, f"{tensor} had this value before the section ran")
     infinite = [n for n in step.operands if known[n].has_infinity]
     largest = max((known[n].largest for n in step.operands), default=0.0)
-    why = f"made of finite numbers of at most {largest:.3g}"
+    why = f"computed from finite numbers of at most {largest:.3g}"
     if is_nan and infinite:
         source = known[infinite[0]].step
         maker = "an input" if source is None else source.operator
-        why = f"made of infinities in {shown.get(infinite[0], infinite[0])!r}, which {maker} gave"
+        why = f"computed from infinities in {shown.get(infinite[0], infinite[0])!r}, written by {maker}"
     return SectionFault(kind, step.operator, tensor, why)
 
 
@@ -217,7 +217,7 @@ def _find_imprecise(
 
 def _imprecise(node: KernelNode, error: float, tolerance: float, shown: Mapping[str, str]) -> SectionFault:
     operator = node.op.removeprefix("aten.").removesuffix(".default")
-    why = f"off by {error:.2g} of its largest magnitude against f64; expected at most {tolerance:.2g}"
+    why = f"differs from f64 by {error:.2g} of its largest magnitude; expected at most {tolerance:.2g}"
     return SectionFault(FaultKind.PRECISION, operator, shown.get(node.name, node.name), why)
 
 

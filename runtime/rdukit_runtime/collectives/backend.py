@@ -23,7 +23,7 @@ _REDUCTIONS: Final = (
     (dist.ReduceOp.MIN, Reduction.MIN),
     (dist.ReduceOp.MAX, Reduction.MAX),
 )
-#: Methods of a group that gloo has and this backend hands on.
+#: Group methods that this backend forwards to gloo.
 _HANDED_ON: Final = (
     "broadcast", "reduce", "allgather", "_allgather_base", "all_gather_single", "allgather_coalesced",
     "allgather_into_tensor_coalesced", "all_gather_single_coalesced", "gather", "scatter", "reduce_scatter",

@@ -19,15 +19,17 @@ SIZES = ("4k", "256k", "1M", "16M")
 
 
 @click.command()
-@click.option("--ranks", type=click.IntRange(2, 64), default=2, show_default=True, help="Processes that take part.")
+@click.option(
+    "--ranks", type=click.IntRange(2, 64), default=2, show_default=True, help="Number of participating processes."
+)
 @click.option(
     "--bytes", "sizes", type=VectorSize(), multiple=True, help=f"Bytes of the complete vector; repeat for more.  "
     f"[default: {', '.join(SIZES)}]",
 )  # fmt: skip
 @click.option("--op", type=Choice(tuple(map(str, Op))), default=str(Op.ALLREDUCE), show_default=True, help="Operation.")
 @click.option("--dtype", type=Choice(("f32", "bf16")), default="f32", show_default=True, help="Type of the values.")
-@click.option("--rounds", type=click.IntRange(1), default=9, show_default=True, help="Calls of which the median is.")
-@click.option("--in-place", is_flag=True, help="Put the vector of an allreduce into memory that the ranks share.")
+@click.option("--rounds", type=click.IntRange(1), default=9, show_default=True, help="Number of calls for the median.")
+@click.option("--in-place", is_flag=True, help="Put the vector of an allreduce into shared memory.")
 @JSON_OPTION
 def bench(
     ranks: int, sizes: tuple[int, ...], op: str, dtype: str, rounds: int, in_place: bool, as_json: bool

@@ -138,8 +138,8 @@ class Elastic:
         """
         if self._group is None or dist.group.WORLD is not self._group():
             raise PeerLost(
-                f"rank {self._rank} trains several PEFs, and has made a new group for another one after a loss; a "
-                f"training goes on only where its process trains one: start all ranks again", rank=self._rank,
+                f"rank {self._rank} trains several PEFs and joined a new group for one of them; only processes that "
+                f"train a single PEF can continue after a loss: start all ranks again", rank=self._rank,
             ) from loss  # fmt: skip
         silent, left = self._named(loss, "silent"), self._named(loss, "left")
         began, cause = time.monotonic(), Exception()
@@ -150,7 +150,7 @@ class Elastic:
             store, verdict = self._agree(silent, left, mine)
             if verdict.refusal:
                 raise PeerLost(
-                    f"{name_ranks(verdict.lost)} was lost at step {self.steps + 1}, and the others do not go on: "
+                    f"{name_ranks(verdict.lost)} was lost at step {self.steps + 1}, and the others cannot continue: "
                     f"{verdict.refusal}; start all ranks again", rank=self._rank,
                 ) from loss  # fmt: skip
             try:
@@ -163,13 +163,13 @@ class Elastic:
             again = must_average_again(progress, mine)
             if not (again or is_averaged):
                 raise PeerLost(
-                    f"rank {self._rank} has no means of step {self.steps + 1}, which others have used; start all ranks "
-                    "again", rank=self._rank,
+                    f"rank {self._rank} lacks the averages of step {self.steps + 1}, which other ranks have used; "
+                    f"start all ranks again", rank=self._rank,
                 ) from loss  # fmt: skip
             self._note(verdict, max(each.steps for each in progress), time.monotonic() - began)
             self.steps += not again
             return again
-        raise PeerLost("ranks were lost while the others made a new group; start all again") from cause
+        raise PeerLost("ranks were lost while the others formed a new group; start all ranks again") from cause
 
     def join(self, joining: JoiningProcessGroup) -> None:
         """Take a lost rank's place in the group that the others make, and their parameters.
@@ -196,13 +196,13 @@ class Elastic:
             if not is_at_step(progress, joining.offer.steps):
                 leave_process_group()
                 raise PeerLost(
-                    f"rank {self._rank} began at step {joining.offer.steps + 1}, and the others are at another step; "
-                    "start its process again", rank=self._rank,
+                    f"rank {self._rank} began at step {joining.offer.steps + 1}, but the others are at another step; "
+                    f"start its process again", rank=self._rank,
                 )  # fmt: skip
             self.steps = joining.offer.steps
             self._note(verdict, self.steps, 0.0)
             return
-        raise PeerLost(f"ranks were lost while rank {self._rank} joined them; start all again") from cause
+        raise PeerLost(f"ranks were lost while rank {self._rank} joined them; start all ranks again") from cause
 
     def _note(self, verdict: RegroupDecision, steps: int, seconds: float) -> None:
         self._store.set(f"closed/{self._generation}", "1")
@@ -408,7 +408,7 @@ class Elastic:
     def _check_open(self, store: RankStore) -> None:
         if store.check([f"closed/{self._generation}"]):
             raise PeerLost(
-                f"rank {self._rank} did not answer in time, and the others went on without it", rank=self._rank
+                f"rank {self._rank} did not answer in time, so the others continued without it", rank=self._rank
             )
 
 
@@ -425,8 +425,8 @@ def open_elastic(collectives: Collectives, state: RankTensors | None = None) -> 
     if len(set(chosen)) > 1:
         said = ", ".join(f"rank {rank} {text}" for rank, text in enumerate(chosen))
         raise InvalidArgument(
-            f"ranks choose differently what a loss does and how many go on ({said}); set {DISTRIBUTED_ON_LOSS.name} "
-            f"and {DISTRIBUTED_FEWEST_RANKS.name} alike"
+            f"ranks have different settings for the loss of a rank ({said}); set {DISTRIBUTED_ON_LOSS.name} and "
+            f"{DISTRIBUTED_FEWEST_RANKS.name} to the same values on all ranks"
         )
     if choice == FAIL:
         return None
@@ -455,8 +455,8 @@ def join_elastic(joining: JoiningProcessGroup, state: RankTensors) -> Elastic:
     offer, rank = joining.offer, joining.candidate.rank
     if offer.identity != state.identity:
         raise PefMismatch(
-            f"rank {rank} loaded a PEF that computes something else than that of the ranks it joins; start it with the "
-            "same PEF"
+            f"rank {rank} loaded a PEF that computes something other than the PEF of the ranks that it joins; start "
+            f"it with the same PEF"
         )
     token = joining.candidate.roster.token
     store = serve_store(token)
@@ -478,6 +478,6 @@ def check_device(kind: str) -> None:
     choice = resolve(DISTRIBUTED_ON_LOSS)
     if kind != "cpu" and choice != FAIL:
         raise InvalidArgument(
-            f"{DISTRIBUTED_ON_LOSS.name} is {choice}, and the device {kind}; trainings go on after a loss on the "
-            f"device cpu only: set the device cpu, or {DISTRIBUTED_ON_LOSS.name} to {FAIL}"
+            f"{DISTRIBUTED_ON_LOSS.name} is {choice}, and the device {kind}; trainings continue after a loss only on "
+            f"the device cpu: set the device cpu, or {DISTRIBUTED_ON_LOSS.name} to {FAIL}"
         )

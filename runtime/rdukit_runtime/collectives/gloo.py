@@ -116,7 +116,8 @@ class Gloo(Collectives):
     def _agree(self, peer: int, mine: str, other: str) -> None:
         if mine != other:
             raise InvalidArgument(
-                f"rank {self.rank} sends or expects {mine}, and rank {peer} {other}; use equal shapes and types on both"
+                f"rank {self.rank} sends or expects {mine}, but rank {peer} {other}; use equal shapes and types on "
+                f"both ranks"
             )
 
     def _compare(self, text: str) -> None:

@@ -37,8 +37,8 @@ class Collectives(ABC):
     def allocate(self, count_bytes: int) -> torch.Tensor:
         """Return zeroed bytes for this rank; a collective with equal sizes on every rank.
 
-        If the ranks share memory, ``all_reduce`` of a contiguous view of it into itself copies nothing. All ranks take
-        the same view then.
+        If the ranks share memory, ``all_reduce`` of a contiguous view of it into itself copies nothing. All ranks then
+        use the same view.
         """
         return torch.zeros(count_bytes, dtype=torch.uint8)
 
@@ -90,7 +90,7 @@ class Collectives(ABC):
         self._send(tensor.detach().contiguous(), to, describe([tensor]))
 
     def recv(self, tensor: torch.Tensor, sender: int) -> None:
-        """Overwrite a tensor with what rank ``sender`` sends."""
+        """Overwrite a tensor with the data that rank ``sender`` sends."""
         self._check_peer(sender)
         with writable([tensor]) as (written,):
             self._recv(written, sender, describe([tensor]))

@@ -60,7 +60,9 @@ class Frames:
             ValueError: the content is too large. OSError: the connection is broken.
         """
         if len(content) > LARGEST_FRAME:
-            raise ValueError(f"{len(content)} bytes are too many for ranks' store; expected {LARGEST_FRAME} at most")
+            raise ValueError(
+                f"{len(content)} bytes are too many for the ranks' store; expected at most {LARGEST_FRAME}"
+            )
         mac = self._mac(self._own, self._sent, content)
         self._sent += 1
         self.connection.sendall(_LENGTH.pack(len(content)) + mac + content)
@@ -77,7 +79,7 @@ class Frames:
             raise ConnectionError(f"a frame has {length} bytes; expected {LARGEST_FRAME} at most")
         content = read_exactly(self.connection, length)
         if not hmac.compare_digest(head[_LENGTH.size :], self._mac(self._other, self._received, content)):
-            raise ConnectionError("a frame was not written by the rank that began the connection")
+            raise ConnectionError("a frame was not written by the rank that opened the connection")
         self._received += 1
         return content
 
@@ -116,7 +118,7 @@ def greet_client(connection: socket.socket, token: str, end: float) -> Frames:
     """
     hello = read_exactly(connection, len(HELLO) + _NONCE, end)
     if not hello.startswith(HELLO):
-        raise Unauthenticated("it speaks another protocol")
+        raise Unauthenticated("it uses another protocol")
     nonces = hello[len(HELLO) :] + (ours := secrets.token_bytes(_NONCE))
     connection.sendall(ours + prove(token, _SERVER, nonces))
     try:
@@ -140,7 +142,7 @@ def read_exactly(connection: socket.socket, count: int, end: float | None = None
     while len(content) < count:
         if end is not None:
             if (left := end - time.monotonic()) <= 0:
-                raise TimeoutError("the time has passed")
+                raise TimeoutError("the deadline has passed")
             connection.settimeout(left)
         part = connection.recv(min(count - len(content), 1 << 16))
         if not part:
@@ -151,7 +153,7 @@ def read_exactly(connection: socket.socket, count: int, end: float | None = None
 
 def _unknown(name: str) -> Unauthenticated:
     return Unauthenticated(
-        f"the store at {name} does not have this rank's token; expected the store of this training: set "
+        f"the store at {name} has another token than this rank, so it may belong to another training; set "
         "$RDUKIT_DISTRIBUTED_TOKEN to the same value on every rank, and MASTER_PORT to a port that no other program "
         "uses"
     )

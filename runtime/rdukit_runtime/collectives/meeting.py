@@ -161,7 +161,7 @@ def find_roster(rank: int) -> Roster | None:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_uid not in {os.geteuid(), 0}:
                 raise InvalidArgument(
-                    f"{path} is no file of this user; expected the file that rank {rank} has left: set "
+                    f"{path} does not belong to this user; expected the file of rank {rank}: set "
                     f"${DISTRIBUTED_ROSTER.variable} to a folder that other users cannot write"
                 )
             held = json.loads(file.read(_LARGEST))
@@ -170,10 +170,10 @@ def find_roster(rank: int) -> Roster | None:
         return None
     except OSError as cause:
         raise InvalidArgument(
-            f"{path} cannot be read: {cause.strerror}; expected the file that rank {rank} has left: remove it"
+            f"{path} cannot be read: {cause.strerror}; expected the file of rank {rank}: remove it"
         ) from cause
     except (ValueError, TypeError, KeyError, AttributeError) as cause:
         raise InvalidArgument(
-            f"{path} does not name the ranks of a training ({cause}); expected the file that a rank has left: remove "
-            "it, and start all ranks again"
+            f"{path} does not name the ranks of a training ({cause}); expected the file of a rank: remove it, and "
+            f"start all ranks again"
         ) from cause

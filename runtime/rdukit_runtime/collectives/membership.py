@@ -69,10 +69,10 @@ def decide(
     is_half_with_lowest = 2 * len(here) == len(alive) and alive[0] in here
     refusal = ""
     if len(members) < fewest:
-        refusal = f"{count_ranks(len(members))} left, and distributed.fewest_ranks is {fewest}"
+        refusal = f"{count_ranks(len(members))} left, but distributed.fewest_ranks is {fewest}"
     elif 2 * len(here) <= len(alive) and not is_half_with_lowest:
         away = name_ranks([rank for rank in alive if rank not in here])
-        refusal = f"{away} may run, unreachable, and {count_ranks(len(here))} are no majority"
+        refusal = f"{away} may still run but cannot be reached, and {count_ranks(len(here))} are not a majority"
     return RegroupDecision(name, members, lost, refusal, addresses)
 
 

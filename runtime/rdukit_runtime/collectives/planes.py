@@ -38,7 +38,10 @@ def open_collectives(group: dist.ProcessGroup) -> Collectives:
     transports = between.exchange(resolve(DISTRIBUTED_TRANSPORT))
     if len(set(transports)) > 1:
         said = ", ".join(f"rank {rank} {transport}" for rank, transport in enumerate(transports))
-        raise InvalidArgument(f"ranks choose different transports ({said}); set {DISTRIBUTED_TRANSPORT.name} alike")
+        raise InvalidArgument(
+            f"ranks choose different transports ({said}); set {DISTRIBUTED_TRANSPORT.name} to the "
+            f"same value on all ranks"
+        )
     if transports[0] == GLOO:
         return between
     longest_s = wait_limit_of(group).total_seconds()

@@ -171,7 +171,7 @@ class RankRegion:
         self._agree(at, f"rank {self.rank} sends", text, f"rank {to} expects", _TEXTS_AT + _TEXT_BYTES)
 
     def take_piece(self, sender: int, text: str, data: torch.Tensor) -> None:
-        """Fill ``data`` with what ``sender`` sends next.
+        """Fill ``data`` with the next data from ``sender``.
 
         Raises:
             InvalidArgument: the sender announced another text than ``text``. PeerLost: it is gone.

@@ -130,7 +130,7 @@ class JoiningRank:
             time.sleep(_POLL_S)
         raise PeerLost(
             f"the ranks that {roster_file(self.rank)} names did not offer rank {self.rank} its place within "
-            f"{resolve(RENDEZVOUS_TIMEOUT_S):g} s; read their messages, and raise ${RENDEZVOUS_TIMEOUT_S.variable} if "
+            f"{resolve(RENDEZVOUS_TIMEOUT_S):g} s; read their messages; raise ${RENDEZVOUS_TIMEOUT_S.variable} if "
             "they still wait; remove the file if their training has ended", rank=self.rank,
         )  # fmt: skip
 
@@ -147,7 +147,9 @@ class JoiningRank:
         self._end = time.monotonic() + resolve(RENDEZVOUS_TIMEOUT_S)
         found = self.ask()
         if found is None:
-            raise PeerLost(f"all other ranks ended while rank {self.rank} was joining; start all again", rank=self.rank)
+            raise PeerLost(
+                f"all other ranks ended while rank {self.rank} was joining; start all ranks again", rank=self.rank
+            )
         store, nonce, offer = found
         try:
             store.set(f"ready/{nonce}", f"{own[0]} {own[1]}")
@@ -159,8 +161,8 @@ class JoiningRank:
         while not store.check([key]):
             if store.check([f"lost/{self.rank}"]):
                 raise PeerLost(
-                    f"the other ranks went on without rank {self.rank}: this process came too late; raise "
-                    "$RDUKIT_DISTRIBUTED_REPLACE_WAIT_S if they should wait longer", rank=self.rank,
+                    f"the other ranks continued without rank {self.rank}, because this process started too late; "
+                    f"raise $RDUKIT_DISTRIBUTED_REPLACE_WAIT_S so that they wait longer", rank=self.rank,
                 )  # fmt: skip
             if time.monotonic() > self._end:
                 raise RuntimeError("the limit has passed")
@@ -183,8 +185,8 @@ class JoiningProcessGroup(dist.ProcessGroup):
 def _refusal(name: str) -> Callable[..., Any]:
     def call(self: JoiningProcessGroup, *args: Any, **kwargs: Any) -> Any:
         raise PeerLost(
-            f"{name} of rank {self.rank()}, which takes a lost rank's place: the others train and call no collective "
-            "of the program; call collectives after the first run with data_parallel=True, or on no rank",
+            f"rank {self.rank()} replaces a lost rank and cannot call {name}: the other ranks train and call no "
+            f"collective of the program; call collectives after the first run with data_parallel=True, or on no rank",
             rank=self.rank(),
         )
 
@@ -215,8 +217,8 @@ def take_place(rank: int) -> bool:
     candidate = JoiningRank(rank, roster)
     if candidate.has_running_predecessor():
         raise InvalidArgument(
-            f"{roster_file(rank)} is the file of a rank {rank} that still runs; kill that process to replace it, or "
-            f"set ${DISTRIBUTED_ROSTER.variable} to a folder that no other training uses"
+            f"{roster_file(rank)} belongs to a rank {rank} that still runs; kill that process to replace it, or set "
+            f"${DISTRIBUTED_ROSTER.variable} to a folder that no other training uses"
         )
     found = candidate.ask()
     if found is None:  # all were killed, and start again

@@ -53,7 +53,7 @@ def check_reduction(dtype: torch.dtype, reduction: Reduction) -> None:
     if dtype.is_complex or dtype == torch.bool:
         raise InvalidArgument(f"{dtype} cannot be reduced; expected floating point or integer numbers")
     if reduction is Reduction.MEAN and not dtype.is_floating_point:
-        raise InvalidArgument(f"the mean of {dtype} is no {dtype}; reduce floating point numbers, or use a sum")
+        raise InvalidArgument(f"the mean of {dtype} is not a {dtype}; reduce floating point numbers, or use a sum")
 
 
 class Adder:

@@ -89,7 +89,7 @@ def peer_errors(doing: str) -> Iterator[None]:
         if not isinstance(cause, PeerLost):
             reason = f"that one died, ended before this one, or did not answer in time ({reason})"
         raise PeerLost(
-            f"rank {rank} of {world_size()} lost another rank while {doing}: {reason}. Its own output says "
-            "why; parameters here are those of the last whole step. Start all ranks again",
+            f"rank {rank} of {world_size()} lost another rank while {doing}: {reason}. The lost rank's output has the "
+            f"cause; parameters here are those of the last complete step. Start all ranks again",
             rank=rank, **more,
         ) from cause  # fmt: skip

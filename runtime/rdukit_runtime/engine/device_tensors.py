@@ -184,14 +184,14 @@ class DeviceTensors:
         shape = self.pef.host_shape(name) if value.is_floating_point() else tensor.shape
         if value.shape != shape:
             raise ShapeMismatch(
-                f"tensor {name!r} has shape {list(value.shape)}, the PEF was compiled for {list(shape)}; "
-                "batch size and sizes are fixed at compile time"
+                f"tensor {name!r} has shape {list(value.shape)}, but the PEF was compiled for {list(shape)}; batch "
+                f"size and sizes are fixed at compile time"
             )
         is_quantized = bool(self.pef.symbols[name].scale) and value.is_floating_point()
         if not is_quantized and value.dtype != tensor.dtype and value.is_floating_point() != tensor.is_floating_point():
             raise ShapeMismatch(
-                f"tensor {name!r} is {value.dtype}, the PEF was compiled for {self.pef.symbols[name].host_dtype}; "
-                "convert it first: integers and floating-point numbers are not converted into each other"
+                f"tensor {name!r} is {value.dtype}, but the PEF was compiled for {self.pef.symbols[name].host_dtype}; "
+                f"convert it first, because the engine does not convert between integers and floating-point numbers"
             )
         if value.dtype != tensor.dtype and not (value.is_floating_point() or value.is_complex()):
             _check_range(name, value, getattr(torch, self.pef.symbols[name].host_dtype))
@@ -274,7 +274,7 @@ class DeviceTensors:
             return None
         tensors = [self._slots[self._slot_of[part]] for part in parts]
         if not tensors or any(tensor is None for tensor in tensors):
-            raise UnknownTensor(f"tensor {name!r} has no gradient: it needs a training PEF and a run of 'bckwd'")
+            raise UnknownTensor(f"tensor {name!r} has no gradient; run 'bckwd' of a training PEF first")
         total = sum(t.to(torch.float32) for t in tensors if t is not None)
         assert isinstance(total, torch.Tensor)
         return total.to(CPU, getattr(torch, symbol.host_dtype))
@@ -293,12 +293,12 @@ class DeviceTensors:
                         )
                     tensor.copy_(value)
                 return
-        raise UnknownTensor(f"output {output!r} takes no gradient: it is not an output of a training graph")
+        raise UnknownTensor(f"output {output!r} has no gradient, because it is not an output of a training graph")
 
     def _tensor(self, name: str) -> torch.Tensor:
         tensor = self._slots[self._slot_of[name]]
         if tensor is None:
-            raise UnknownTensor(f"tensor {name!r} has no value: run the section that makes it first")
+            raise UnknownTensor(f"tensor {name!r} has no value; first run the section that computes it")
         return tensor
 
 
@@ -343,6 +343,6 @@ def _check_range(name: str, value: torch.Tensor, dtype: torch.dtype) -> None:
     smallest, largest = (int(bound) for bound in value.aminmax())
     if smallest < low or largest > high:
         raise ShapeMismatch(
-            f"tensor {name!r} is {value.dtype} with values from {smallest} to {largest}, the PEF was compiled for "
+            f"tensor {name!r} is {value.dtype} with values from {smallest} to {largest}, but the PEF was compiled for "
             f"{dtype}, which holds {low} to {high}; compile with a wider dtype"
         )

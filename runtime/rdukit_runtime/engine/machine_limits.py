@@ -210,7 +210,7 @@ def _limits_of(value: Mapping[str, Any]) -> MachineLimits:
     """Rebuild one.
 
     Raises:
-        ValueError, KeyError, TypeError: a figure is missing, or is no positive number.
+        ValueError, KeyError, TypeError: a figure is missing, or is not a positive number.
     """
     limits = MachineLimits(
         processor=str(value["processor"]),

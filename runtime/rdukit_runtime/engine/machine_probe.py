@@ -147,7 +147,7 @@ def _operator_seconds(clock: "DeviceTimer", budget_s: float) -> float:
 
 
 class DeviceTimer(NamedTuple):
-    """Times what runs on a device, and waits for it.
+    """Timer of work on a device, which waits for its end.
 
     ``is_own_time``: measure the processor time of the calling thread, which does all the work; other programs on its
     core do not count.

@@ -156,15 +156,18 @@ def why_not_native(pef: Pef, trusted: bool) -> str | None:
     """Return the reason why the PEF's libraries cannot be used here; None if they can."""
     if pef.torch_version != torch.__version__:
         return (
-            f"they were built for torch {pef.torch_version}, this is {torch.__version__}; build them here with "
-            "rdukit pef build"
+            f"they were built for torch {pef.torch_version}, but this is {torch.__version__}; rebuild them here with "
+            f"rdukit pef build"
         )
     if pef.cpu_capability != (here := native_signature()):
         return (
-            f"they were built for processor {pef.cpu_capability}, this is {here}; build them here with rdukit pef build"
+            f"they were built for processor {pef.cpu_capability}, but this is {here}; rebuild them here with rdukit "
+            f"pef build"
         )
     if not trusted:
-        return "they were not built by this installation, and a library is code; build them here with rdukit pef build"
+        return (
+            "another installation built them, and a library is executable code; rebuild them here with rdukit pef build"
+        )
     return None
 
 

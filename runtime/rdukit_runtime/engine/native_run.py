@@ -137,7 +137,7 @@ class HandleTable:
             handles[slot] = handle or kept.get(slot)
 
     def renew(self, tensors: Mapping[int, torch.Tensor]) -> None:
-        """Make the table's handles of persistent slots anew, since their tensors lie elsewhere now."""
+        """Rebuild the table's handles of persistent slots after their tensors have moved."""
         held = [slot for slot in tensors if slot in self._kept]
         take_handles(self.handles, held)
         for slot in held:

@@ -33,7 +33,7 @@ def checked(op: str, called: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(called)
     def call(*args: Any, **kwargs: Any) -> Any:
         if not check({**dict(zip(names, args, strict=False)), **kwargs}):
-            raise PefCorrupt(f"the PEF gives {op} operands that do not belong together, or indices beyond them")
+            raise PefCorrupt(f"the PEF passes {op} operands of mismatched shapes, or indices out of range")
         return called(*args, **kwargs)
 
     return call

@@ -38,7 +38,9 @@ class ParameterSet:
         """
         offsets, size = parameter_layout(pef)
         if file.stat().st_size != size:
-            raise InvalidArgument(f"{file} has {file.stat().st_size} bytes, the parameters of {pef.name} take {size}")
+            raise InvalidArgument(
+                f"{file} has {file.stat().st_size} bytes, but the parameters of {pef.name} take {size}"
+            )
         storage = _map(file, size, shared=False)
         self.size = size
         self._is_mapped = device.type == "cpu"
@@ -84,14 +86,14 @@ def write_parameters(pef: Pef, values: Iterable[tuple[str, torch.Tensor]], file:
     tensors = _views(pef, offsets, _map(file, size, shared=True))
     for name, value in values:
         if name not in tensors:
-            raise PefMismatch(f"{pef.name} changes {name!r} when it runs: its checkpoint cannot be exchanged")
+            raise PefMismatch(f"{pef.name} changes {name!r} during runs, so its checkpoint cannot be exchanged")
         tensor, scale, dtype = tensors[name], pef.symbols[name].scale, pef.symbols[name].dtype
         is_quantised = bool(scale) and value.is_floating_point()
         is_alike = is_quantised or value.is_floating_point() is tensor.is_floating_point()
         shape = pef.host_shape(name) if is_quantised else tensor.shape
         if value.shape != shape or not is_alike:
             raise InvalidArgument(
-                f"the checkpoint has {list(value.shape)} {value.dtype} for {name!r}, {pef.name} was compiled for "
+                f"the checkpoint has {list(value.shape)} {value.dtype} for {name!r}, but {pef.name} was compiled for "
                 f"{list(shape)} {tensor.dtype}"
             )
         if is_quantised:

@@ -65,7 +65,7 @@ class ExecutionPlan(NamedTuple):
     cost: PlanCost
     #: Empty in programs without shared regions.
     stores: tuple[RegionStore, ...] = ()
-    #: Slots that the steps fill anew. They are emptied before the first step, so that gradients never exist twice.
+    #: Slots that the steps refill. They are emptied before the first step, so that gradients never exist twice.
     replaced: tuple[int, ...] = ()
     #: Slots of gradients with places of their own (see ``gradient_exchange``) that the steps fill; and those that hold
     #: nothing of use afterwards.
@@ -98,8 +98,8 @@ def section_failed(section: Section, reason: object) -> SectionFailed:
         text += "; torch has no bf16 form of it: compile with --precision f32"
     called = ", ".join(dict.fromkeys(section.operators[:8])) + (", …" if len(section.operators) > 8 else "")
     return SectionFailed(
-        f"section {section.name!r} failed: {text}. It computes {called}: indices must lie within their tables, and "
-        "values where these operators take them", section=section.name,
+        f"section {section.name!r} failed: {text}. It computes {called}; check that indices are within their tables "
+        f"and values within these operators' ranges", section=section.name,
     )  # fmt: skip
 
 

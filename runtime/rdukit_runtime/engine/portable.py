@@ -28,7 +28,7 @@ from rdukit_runtime.engine.threads import in_one_thread
 from rdukit_runtime.engine.torch_private import OpOverload, has_cuda_kernel
 from rdukit_runtime.settings import DEVICE
 
-#: Our own operators by name, and those of torch that are ours here.
+#: Our operators by name, including our replacements of torch operators.
 OPERATORS: Final = {
     **GROUPED_OPERATORS, **GUARD_OPERATORS, **LSTM_OPERATORS, **NORM_OPERATORS, **OPTIMIZER_OPERATORS,
     **WEIGHT_OPERATORS,
@@ -158,14 +158,14 @@ def _callable_of(op: str) -> Callable[..., Any]:
     if op in OPERATORS:
         return OPERATORS[op]  # type: ignore[no-any-return]
     if find_signature(op) is None and not is_foreign(op):
-        raise PefNotAllowed(f"the PEF names operator {op[:100]!r}, which is not among those that a PEF may name")
+        raise PefNotAllowed(f"the PEF names operator {op[:100]!r}, which a PEF may not use")
     try:
         found = operator.attrgetter(_FORMS.get(op, op))(torch.ops)
     except AttributeError as cause:
         if is_foreign(op):
             raise PefCorrupt(
-                f"the PEF runs operator {op!r} on the host, which this process does not have: import the library that "
-                "registers it before the PEF is loaded"
+                f"the PEF runs operator {op!r} on the host, but this process does not have it; import the library "
+                f"that registers it before loading the PEF"
             ) from cause
         raise PefCorrupt(f"the PEF names operator {op!r}, which torch {torch.__version__} does not have") from cause
     if not isinstance(found, OpOverload):

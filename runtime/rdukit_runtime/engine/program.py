@@ -364,8 +364,8 @@ class LoadedProgram(DeviceTensors):
             if not isinstance(tensor, torch.Tensor) or tuple(tensor.shape) != shape:
                 found = list(tensor.shape) if isinstance(tensor, torch.Tensor) else "no tensor"
                 raise PefCorrupt(
-                    f"section {section.id} of the PEF makes {name!r} of shape {list(shape)}, its kernel gives {found}; "
-                    "compile again"
+                    f"section {section.id} of the PEF declares {name!r} with shape {list(shape)}, but its kernel "
+                    f"returns {found}; compile again"
                 )
         self._unseen.discard(section.id)
 
@@ -476,7 +476,7 @@ class MemoryWatch:
         self._walk = MemoryWalk(pef)
 
     def check(self, graph: Graph, sections: Sequence[int], passing: Iterable[torch.Tensor]) -> MemoryPlan:
-        """Check, after ``sections`` have run, what slots hold outside persistent memory (``passing``).
+        """Check memory that slots hold outside persistent memory (``passing``) after ``sections`` have run.
 
         Returns:
             The plan of this run.
@@ -488,7 +488,7 @@ class MemoryWatch:
         if held > plan.end_bytes:
             raise RuntimeFault(
                 f"internal: after sections {list(sections)[:8]} of graph {graph.name!r} the engine keeps "
-                f"{format_bytes(held)} beyond persistent memory, the plan says {format_bytes(plan.end_bytes)}"
+                f"{format_bytes(held)} besides persistent memory, but the plan allows {format_bytes(plan.end_bytes)}"
             )
         return plan
 

@@ -21,14 +21,20 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--runs", type=click.IntRange(min=1), default=10, show_default=True, help="Steps to measure.")
-@click.option("--graph", help="Only this graph; default: all but evaluation graphs, in the PEF's order.")
-@click.option("--sections", "types", help="Only these section types, such as fwd,bckwd,opt.")
-@click.option("--portable", "--o0", "is_portable", is_flag=True, help="Run generated ATen code, no native libraries.")
-@click.option("--operators", "shows_operators", is_flag=True, help="Also time the operators inside, as ATen code.")
-@click.option("--all", "shows_all", is_flag=True, help="A row for each section, also where several share a kernel.")
+@click.option("--graph", help="Profile only this graph; default: all except evaluation graphs, in the PEF's order.")
+@click.option("--sections", "types", help="Profile only these section types, such as fwd,bckwd,opt.")
+@click.option(
+    "--portable", "--o0", "is_portable", is_flag=True, help="Run generated ATen code instead of native libraries."
+)
+@click.option(
+    "--operators", "shows_operators", is_flag=True, help="Also time the operators inside sections, as ATen code."
+)
+@click.option("--all", "shows_all", is_flag=True, help="Print one row per section, even if several share a kernel.")
 @click.option("--measure-limits", "renews_limits", is_flag=True, help="Measure this machine's limits again.")
-@click.option("--ranks", type=click.IntRange(1), help="Project the reduce for this world size; default: as compiled.")
-@click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object, figures unrounded.")
+@click.option(
+    "--ranks", type=click.IntRange(1), help="World size for which the reduce is projected; default: as compiled."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with unrounded figures.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Write the last run as a trace for Perfetto.")
 @click.option("--roofline", type=click.Path(path_type=Path), help="Write an SVG picture of sections under the limits.")
 def profile(

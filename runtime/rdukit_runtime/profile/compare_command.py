@@ -30,7 +30,7 @@ def _share(_context: click.Context, _parameter: click.Parameter, value: str | No
     except ValueError:
         share = -1.0
     if not 0.0 <= share < float("inf"):
-        raise click.BadParameter(f"{value!r} is no share; expected such as 3%")
+        raise click.BadParameter(f"{value!r} is not a percentage; expected a value such as 3%")
     return share
 
 
@@ -39,15 +39,24 @@ def _share(_context: click.Context, _parameter: click.Parameter, value: str | No
 @click.argument("after", type=_PATH)
 @click.option("--rounds", type=click.IntRange(min=1), default=25, show_default=True, help="Pairs of measurements.")
 @click.option(
-    "--runs", type=click.IntRange(min=1), default=15, show_default=True, help="Steps of a round; the best counts."
+    "--runs",
+    type=click.IntRange(min=1),
+    default=15,
+    show_default=True,
+    help="Steps per round, of which the fastest counts.",
 )
-@click.option("--fail-if-slower", "most", callback=_share, help="Exit with 1 if AFTER is slower by more, such as 3%.")
+@click.option(
+    "--fail-if-slower",
+    "most",
+    callback=_share,
+    help="Exit with status 1 if AFTER is slower by more than this, such as 3%.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
 def compare(
     context: click.Context, /, before: Path, after: Path, rounds: int, runs: int, most: float | None, as_json: bool
 ) -> None:  # fmt: skip
-    """Run two PEFs in turns with made-up values, and say whether AFTER is faster, as far as the measurements tell.
+    """Run two PEFs in turns with generated values, and report whether AFTER is faster with confidence.
 
     Example: rdukit pef compare base.pef new.pef --fail-if-slower 3%
 
@@ -58,7 +67,7 @@ def compare(
     from rdukit_runtime.profile.comparison import CONFIDENCE, comparison_to_dict, least_rounds
 
     if most is not None and rounds < (least := least_rounds(CONFIDENCE)):
-        raise InvalidArgument(f"--rounds {rounds} decide nothing; expected {least} or more with --fail-if-slower")
+        raise InvalidArgument(f"--rounds {rounds} is too few to decide; expected {least} or more with --fail-if-slower")
     found = compare_files(before, after, rounds, runs)
     changes = diff_pefs(read_pef(before), read_pef(after))
     fails = most is not None and found.step.is_slower_by(most)
@@ -75,7 +84,7 @@ def compare(
 def compare_files(before: Path, after: Path, rounds: int, runs: int) -> "PefComparison":
     """Measure two PEFs in turns: A B, then B A, and so on.
 
-    Each round loads both anew, in alternating order. The addresses of tensors change a section's time by some percent
+    Each round reloads both, in alternating order. The addresses of tensors change a section's time by some percent
     until the next load; measured in one load, two equal PEFs differ.
 
     Raises:
@@ -137,9 +146,7 @@ def comparison_tables(found: "PefComparison") -> list[Table]:
     columns = ("", "before", "after", "ratio", "interval", "verdict")
     changed = [s for s in found.sections if s.ratio.low > 1.0 or s.ratio.high < 1.0]
     listed = sorted(changed, key=lambda s: -abs(s.ratio.after_s - s.ratio.before_s))
-    title = (
-        f"Host time of a step, measured in {found.rounds} rounds; intervals hold in {found.confidence:.0%} of all cases"
-    )
+    title = f"Host time of a step, measured in {found.rounds} rounds; confidence of intervals {found.confidence:.0%}"
     right = frozenset(columns[1:5])
     tables = [Table(title, columns, (("step", *_cells(found.step)),), right)]
     if listed:

@@ -106,7 +106,7 @@ class Measured:
 
     @property
     def outside_s(self) -> float:
-        """Seconds of a run outside its sections: the median over runs of each one's rest."""
+        """Seconds of a run outside its sections: median over all runs."""
         pairs = zip(self.run_s, self.sections, strict=True)
         return max(median(whole - sum(taken for _, taken in run) for whole, run in pairs), 0.0)
 
@@ -128,7 +128,7 @@ class Profile:
     rows: tuple[SectionRow, ...]
     #: Host seconds of a step outside its sections.
     outside_s: float
-    #: (section id, host seconds) of the last run, in order; sections that were not asked for included.
+    #: (section id, host seconds) of the last run in order, including sections that were not requested.
     last_run: tuple[tuple[int, float], ...]
 
     @property
@@ -304,7 +304,7 @@ def is_product(op: str) -> bool:
 
 
 def _value_dtypes(kernel: KernelGraph) -> dict[str, str]:
-    """Return the dtype of every value, as far as inputs and conversions tell."""
+    """Return the dtype of every value that follows from inputs and conversions."""
     dtypes = {spec.name: spec.dtype for spec in kernel.inputs}
     for node in kernel.nodes:
         arguments = [*node.args, *node.kwargs.values()]

@@ -31,20 +31,30 @@ _MOST_ROWS: Final = 20
     help="Folder for report.html, trace.json, speedscope.json and summary.json.",
 )  # fmt: skip
 @click.option(
-    "--limit-mb", type=click.IntRange(1, 4096), default=64, show_default=True, help="Most megabytes of each file."
+    "--limit-mb",
+    type=click.IntRange(1, 4096),
+    default=64,
+    show_default=True,
+    help="Largest size of each file in megabytes.",
 )
-@click.option("--try", "is_tried", is_flag=True, help="Apply the best advice, and measure COMMAND with and without it.")
-@click.option("--try-with", metavar="COMMAND", help="Measure this command, in which you made the advised change.")
 @click.option(
-    "--rounds", type=click.IntRange(7), default=7, show_default=True, help="Pairs of runs that --try measures."
+    "--try", "is_tried", is_flag=True, help="Apply the best advice, and measure COMMAND with and without the change."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print summary.json; what the program prints goes to stderr.")
+@click.option("--try-with", metavar="COMMAND", help="Measure this command, which contains the advised change.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(7),
+    default=7,
+    show_default=True,
+    help="Number of pairs of runs that --try measures.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print summary.json; the program's output goes to stderr.")
 @click.pass_context
 def profile(
     context: click.Context, /, command: tuple[str, ...], folder: Path, limit_mb: int, is_tried: bool,
     try_with: str | None, rounds: int, as_json: bool,
 ) -> None:  # fmt: skip
-    """Run COMMAND, and show where its time goes: host and sections, from the lines of Python to the kernels.
+    """Run COMMAND, and show its time on the host and in sections, from Python lines to kernels.
 
     Put -- before COMMAND. Traces hold names, lines and times, never values of tensors. The exit status is the
     program's, or 3 if it ended well without compiling or running anything.
@@ -83,7 +93,7 @@ def profile(
         click.echo(f"{folder / name} created", err=True)
     status = 128 + signal.SIGINT if is_interrupted else found.status
     if not (found.recordings or found.spans):
-        click.echo("the program neither compiled a model nor ran a session: there is nothing to draw", err=True)
+        click.echo("the program neither compiled a model nor ran a session, so there is no profile", err=True)
         status = status or NotFound.exit_status
     context.exit(status)
 
@@ -101,7 +111,7 @@ def summary_tables(summary: dict[str, Any]) -> list[Table]:
     if any(each["trial"] for each in summary.get("advice", ())):
         tables.append(_advice_table(summary["advice"]))
     if (straggler := summary["straggler"]) is not None:
-        words = f"takes {straggler['times_the_others']:.2f} times as long a run as the others, which wait for it"
+        words = f"takes {straggler['times_the_others']:.2f} times as long per run as the other ranks, which wait for it"
         tables.insert(0, Table("", ("", ""), ((f"rank {straggler['rank']}", words),)))
     return tables
 
@@ -116,7 +126,9 @@ def _account_table(process: dict[str, Any]) -> Table:
     rows.append(("total", "life of the process", format_seconds(wall / 1e9), "100.0 %"))
     title = f"Process {process['pid']}, rank {process['rank']}, {process['runs']} runs: time of this machine (measured)"
     if process["calls_not_kept"]:
-        title += f"; the trace has the first {process['calls_kept']} calls, {process['calls_not_kept']} came later"
+        title += (
+            f"; the trace has the first {process['calls_kept']} calls and omits {process['calls_not_kept']} later ones"
+        )
     return Table(title, ("part", "what", "time", "share"), tuple(rows), frozenset({"time", "share"}))
 
 

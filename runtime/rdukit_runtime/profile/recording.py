@@ -96,7 +96,7 @@ def read_recording(value: Mapping[str, Any], breakdown: Breakdown) -> ProcessRec
             breakdown=breakdown,
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, IndexError) as cause:
-        raise InvalidArgument(f"this is no timeline that a program wrote: {cause!r}; profile again") from cause
+        raise InvalidArgument(f"this file is not a timeline: {cause!r}; profile again") from cause
 
 
 def _calls_in(value: Mapping[str, Any]) -> Iterator[TimedCall]:

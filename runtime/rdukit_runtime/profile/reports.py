@@ -40,7 +40,7 @@ def machine_table(limits: MachineLimits) -> Table:
     )
     title = "Limits of this machine (measured)"
     if limits.is_disturbed:
-        title += f", too low perhaps: others used {limits.others_share:.0%} of the processors meanwhile"
+        title += f", perhaps too low, because other programs used {limits.others_share:.0%} of the processors"
     return Table(title, ("", ""), rows)
 
 
@@ -60,7 +60,7 @@ def sections_table(profile: Profile, rows: Sequence[SectionRow]) -> Table:
     blank[2], blank[5], blank[6] = "(outside sections)", format_seconds(profile.outside_s), _percent(outside)
     title = (
         f"Sections of {profile.pef}, one step: host time and speeds are measured here (median of {profile.runs} runs); "
-        f"emulated time, flop and bytes are the cost model's for {profile.arch}"
+        f"the cost model for {profile.arch} projects emulated time, flop and bytes"
     )
     text = frozenset({"type", "section", "kernel", "dtype", "bound by"})
     return Table(title, _COLUMNS, (*lines, tuple(blank)), frozenset(_COLUMNS) - text)
@@ -80,7 +80,7 @@ def totals_table(profile: Profile) -> Table:
         ("all sections at their limit", f"{format_seconds(limit_s)}, {_percent(limit_s / host_s)} of the host time"),
     ]
     if any(row.is_beyond for row in profile.rows):
-        reason = "the data were in the processor's caches, or less was moved than the cost model counts"
+        reason = "the data were in the processor's caches, or fewer bytes moved than the cost model counts"
         rows.append(("above 100 % of limit", reason))
     if exceeds_gemm_limit(profile.rows):
         advice = "the GEMM limit was measured while the machine was busy: measure again with --measure-limits"

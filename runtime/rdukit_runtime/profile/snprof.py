@@ -36,7 +36,7 @@ _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 @click.option("-c", "command", required=True, metavar="COMMAND", help="The full command line, as one argument.")
 @click.option(
     "-o", "--output", "folder", type=click.Path(path_type=Path), default=Path("snprof"),
-    help="Where summary.json and summary.csv go (default: snprof).",
+    help="Folder for summary.json and summary.csv (default: snprof).",
 )  # fmt: skip
 @json_option
 @csv_option
@@ -53,7 +53,7 @@ def snprof(context: click.Context, /, command: str, folder: Path, as_json: bool,
     Example: snprof -c "python gpt2.py run --pef=out/gpt2/gpt2.pef" -o profile --json
     """
     if as_json and as_csv:
-        raise InvalidArgument("--json and --csv do not go together; choose one")
+        raise InvalidArgument("--json and --csv cannot be combined; choose one")
     arguments, environment = command_arguments(command)
     with scratch_folder("snprof") as scratch:
         environment = {**os.environ, **environment, PROFILE_FOLDER.variable: str(scratch)}
@@ -73,7 +73,7 @@ def snprof(context: click.Context, /, command: str, folder: Path, as_json: bool,
     else:
         click.echo("\n".join(breakdown_lines(found)))
     if not found.processes:
-        message = f"{_TOOL}: the program ran no session to its end: there is nothing to break down"
+        message = f"{_TOOL}: the program completed no session, so there is no breakdown"
         click.echo(message, err=True)
         status = status or NotFound.exit_status
     context.exit(status)

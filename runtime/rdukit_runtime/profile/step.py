@@ -160,7 +160,7 @@ def breakdown_from_dict(value: Mapping[str, Any]) -> Breakdown:
         rows = {row: int(value["nanoseconds"][str(row)]) for row in BreakdownRow}
         return Breakdown(rows, int(value["runs"]), int(value["processes"]))
     except (KeyError, TypeError, ValueError) as cause:
-        raise InvalidArgument(f"this is not a profile that a program wrote: {cause!r}") from cause
+        raise InvalidArgument(f"this file is not a profile: {cause!r}") from cause
 
 
 def join_breakdowns(parts: Iterable[Breakdown]) -> Breakdown:

@@ -81,18 +81,16 @@ def find_verdict(facts: ProgramFacts) -> ProgramVerdict:
         return ProgramVerdict(BoundBy.NOTHING, "The program ended no run.")
     host = facts.host_percent
     if host > MODERATE:
-        return ProgramVerdict(
-            BoundBy.HOST, f"{host:.1f} % of the time from the first run to the last is outside the sections."
-        )
+        return ProgramVerdict(BoundBy.HOST, f"{host:.1f} % of the time from first to last run is outside sections.")
     longest = facts.longest
     if longest is not None and len(facts.sections) > 1 and facts.longest_percent >= ONE_SECTION:
         limit = f", bound by {longest.bound.value}" if longest.bound else ""
-        words = f"Section {longest.name} takes {facts.longest_percent:.1f} % of the sections' time{limit}."
+        words = f"Section {longest.name} takes {facts.longest_percent:.1f} % of the time in sections{limit}."
         return ProgramVerdict(BoundBy.SECTION, words)
     shares = {bound: sum(s.host_ns for s in facts.sections if s.bound is bound) for bound in Bound}
     most = max(shares, key=lambda bound: shares[bound])
     if not shares[most]:
-        return ProgramVerdict(BoundBy.UNKNOWN, "The sections take the time; their limits are not known.")
+        return ProgramVerdict(BoundBy.UNKNOWN, "Sections take most of the time; their limits are unknown.")
     verdict = {Bound.MEMORY: BoundBy.MEMORY, Bound.COMPUTE: BoundBy.COMPUTE, Bound.CALLS: BoundBy.CALLS}[most]
     share = 100.0 * shares[most] / facts.sections_ns
     return ProgramVerdict(verdict, f"Sections bound by {most.value} take {share:.1f} % of the sections' time.")
@@ -160,7 +158,7 @@ def _host(facts: ProgramFacts) -> Iterator[Advice]:
         "whatever the batch.",
         f"{new}   # for compile and run",
         _without(facts, (fixed + inside) * (1 - 1 / _BATCH_FACTOR)),
-        "samples a second; all other time grows with the batch; training may need another learning rate",
+        "samples per second; all other time grows with the batch; training may need another learning rate",
         apply=ProgramChange({"batch-size": batch * _BATCH_FACTOR}) if batch else None,
     )
     at = f" around {line_text(facts.line)}" if facts.line else ""

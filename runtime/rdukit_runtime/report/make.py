@@ -105,7 +105,7 @@ def _read_pefs(recording: ProcessRecording, missing: list[str]) -> dict[int, Loa
         try:
             loaded = read_pef(Path(pef["path"]))
             if [section.kernel for section in loaded.pef.sections] != [each["kernel"] for each in pef["sections"]]:
-                raise NotFound("another PEF was written to its place since")
+                raise NotFound("another PEF has replaced it since")
             found[number] = loaded
         except (RdukitError, OSError, KeyError) as error:
             reason = error.message if isinstance(error, RdukitError) else str(error)
@@ -119,7 +119,7 @@ def _disturbance(limits: MachineLimits | None) -> list[str]:
         return []
     return [
         f"Other programs used {100 * limits.others_share:.0f} % of the processors' time while this machine's limits "
-        "were measured: shares of limits, and what binds sections, may be wrong. On a calm machine "
+        "were measured: shares of limits, and the limits named for sections, may be wrong. On an idle machine "
         "rdukit pef profile FILE.pef --measure-limits measures them again."
     ]
 
@@ -162,7 +162,7 @@ def _notes(recording: ProcessRecording, straggler: tuple[int, float] | None) -> 
     notes = []
     if straggler is not None:
         rank, times = straggler
-        notes.append(f"Rank {rank} takes {times:.2f} times as long a run as the others, which wait for it.")
+        notes.append(f"Rank {rank} takes {times:.2f} times as long per run as the other ranks, which wait for it.")
     if recording.breakdown.runs < FEW_RUNS:
         notes.append(f"Only {recording.breakdown.runs} runs: measure {FEW_RUNS} or more before you decide.")
     if recording.dropped:
@@ -173,7 +173,7 @@ def _notes(recording: ProcessRecording, straggler: tuple[int, float] | None) -> 
 def _pictures(
     recordings: Sequence[ProcessRecording], recording: ProcessRecording, spans: Sequence[Span], missing: list[str]
 ) -> list[PagePicture]:
-    life = "Phases, the program's calls and the device's runs over the program's life; the account has the figures."
+    life = "Phases, calls and device runs over the program's life; the account has the figures."
     pictures = [PagePicture("Timeline", draw_life(recordings, spans), life)]
     run = find_median_run(recording)
     if run is None:

@@ -155,8 +155,8 @@ def compile_command(
         own = ["--yaml-config", options_file, "--output-folder", folder, "--pef-name", name]
         return [*head, "compile", *option_words(change.options), *own]
     raise InvalidArgument(
-        f"{shlex.join(words)} neither compiles nor has the form 'python app.py run --pef=FILE.pef'; "
-        "give the changed command with --try-with"
+        f"{shlex.join(words)} is neither a compile nor of the form 'python app.py run --pef=FILE.pef'; give the "
+        f"changed command with --try-with"
     )
 
 

@@ -72,7 +72,7 @@ class Trials:
         """Try a command in which the user has applied the best advice about the program's text."""
         chosen = next((n for n, each in enumerate(advice) if each.apply is None and each.scope == "runs"), None)
         if chosen is None:
-            self.echo("no advice changes the program's text: --try-with was not measured")
+            self.echo("no advice changes the program's text, so --try-with was not measured")
             return list(advice)
         self.echo(f"trying: {shlex.join(command)}")
         try:
@@ -99,7 +99,7 @@ class Trials:
                 return not_tried(error.message)
 
     def _compile(self, change: ProgramChange, variables: Mapping[str, str], folder: Path) -> Path:
-        """Compile the program's PEF anew with a change and ``variables`` into ``folder``; returns its path.
+        """Recompile the program's PEF with a change and ``variables`` into ``folder``; returns its path.
 
         Raises:
             InvalidArgument: the command cannot be made a compile. RuntimeFault: the compile failed. PefError: the
@@ -170,7 +170,7 @@ def try_in_order(advice: Sequence["Advice"], try_change: Callable[[ProgramChange
         if each.trial is not None:
             trial = each.trial
         elif each.apply is None:
-            trial = not_tried(_BY_HAND if each.scope == "runs" else "its gain is not one of the runs")
+            trial = not_tried(_BY_HAND if each.scope == "runs" else "its gain does not concern runs")
         elif is_stopped:
             trial = INTERRUPTED
         elif helps or tried == _MOST_TRIES:

@@ -50,7 +50,7 @@ def _check_modes(_context: click.Context, _parameter: click.Parameter, modes: tu
     for mode in modes:
         if mode not in MODES:
             raise click.BadParameter(
-                f"{mode!r} is no mode; expected {', '.join(MODES)}, then -- before the configuration"
+                f"unknown mode {mode!r}; expected {', '.join(MODES)}, then -- before the configuration"
             )
     return tuple(dict.fromkeys(modes)) or MODES[:1]
 
@@ -59,13 +59,13 @@ def _check_modes(_context: click.Context, _parameter: click.Parameter, modes: tu
 @click.version_option(__version__, prog_name="sambatune", message=f"sambatune {__version__}, sambaflow {__version__}")
 @click.argument("config", type=click.Path(path_type=Path))
 @click.option(
-    "-m", "--modes", multiple=True, callback=_check_modes, help="Any of benchmark (default), instrument, run."
+    "-m", "--modes", multiple=True, callback=_check_modes, help="Modes: benchmark (default), instrument, run."
 )
 @click.option("--artifact-root", type=click.Path(path_type=Path), help="Default: $DUMP_ROOT/artifact_root.")
-@click.option("--compile-only", "is_compile_only", is_flag=True, help="Only compile the PEFs that the modes need.")
+@click.option("--compile-only", "is_compile_only", is_flag=True, help="Only compile the PEFs for the modes.")
 @click.option(
     "--disable-override", is_flag=True,
-    help="Let instrumented compiles place anew; here all compiles of a program place alike.",
+    help="Let instrumented compiles change placement; no effect here, as all compiles of a program place identically.",
 )  # fmt: skip
 @click.pass_context
 def sambatune(
@@ -87,7 +87,7 @@ def sambatune(
     found = read_config(config.stem, text, os.environ)
     root = artifact_root or Path(resolve(SAMBATUNE_DUMP_ROOT)) / "artifact_root"
     if disable_override:
-        click.echo("--disable-override changes nothing: all compiles of a program place alike", err=True)
+        click.echo("--disable-override has no effect: all compiles of a program place identically", err=True)
     failed: list[str] = []
     rows: list[dict[str, Any]] = []
     for number, (chosen, one) in enumerate(found.combinations(), 1):

@@ -89,7 +89,7 @@ def read_config(name: str, text: str, environ: Mapping[str, str]) -> TuneConfig:
     run_app = _text(values, "run-app", known)
     if not run_app and compile_args and compile_args[0] != "compile":
         raise InvalidArgument(
-            f"{name}: compile-args begin with {compile_args[0]!r}; expected 'compile', or a 'run-app' of its own"
+            f"{name}: compile-args begin with {compile_args[0]!r}; expected 'compile', or a separate 'run-app'"
         )
     return TuneConfig(
         name, app, run_app or app, _words(values, "model-args", known), compile_args or ("compile",),

@@ -23,12 +23,12 @@ MODERATE: Final = 20.0
 _TOP: Final = 3
 #: Rows of the breakdown that are the host's, and where to look next.
 _NEXT: Final[Mapping[BreakdownRow, str]] = {
-    BreakdownRow.SAMBA: "data loading and the loop's Python: open the stack trace, look between the runs",
-    BreakdownRow.PYTHON_TO_C: "many short runs: use larger batches, or fewer runs a step",
-    BreakdownRow.RUN_SETUP: "sections are chosen anew: call run with the same sections each time",
+    BreakdownRow.SAMBA: "data loading and the loop's Python: open the stack trace, and look between runs",
+    BreakdownRow.PYTHON_TO_C: "many short runs: use larger batches, or fewer runs per step",
+    BreakdownRow.RUN_SETUP: "sections are selected again in each run: call run with the same sections each time",
     BreakdownRow.XFER: "copies between host and device: read fewer outputs, or less often",
     BreakdownRow.ARGINS: "run-time scalars: pass the same hyperparameters object",
-    BreakdownRow.CONV_FUNC: "conversions: give inputs the dtype that the PEF has",
+    BreakdownRow.CONV_FUNC: "conversions: give inputs the PEF's dtype",
 }
 
 
@@ -136,7 +136,7 @@ def insights(pef: Pef, breakdown: Breakdown | None, stages: Sequence[Row]) -> Ro
             "host_percent": round(host, 2),
             "rdu_percent": round(100.0 - host, 2),
             "verdict": verdict_of(host),
-            "clock": "measured on this machine, which also does the RDU's work",
+            "clock": "measured on this machine, which also emulates the RDU",
         }
         longest = sorted(_NEXT, key=lambda row: -breakdown.nanoseconds[row])[:_TOP]
         found["Host"] = [

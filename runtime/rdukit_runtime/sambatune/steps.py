@@ -66,7 +66,7 @@ class StepLog:
 
     def skip(self, name: str, missing: str) -> None:
         """Record that a step is impossible, because the step ``missing`` failed."""
-        self._note(TuneStep(name, NOT_TIMED, failure=f"needs what the step {missing!r} makes, which failed"))
+        self._note(TuneStep(name, NOT_TIMED, failure=f"needs the result of step {missing!r}, which failed"))
 
     def info(self, text: str) -> None:
         """Log information for the user that is not a step."""

@@ -215,7 +215,7 @@ class Tuning:
         with self.log.run_log.open("ab") as stream:
             status = run_program(command, self._environment(), stream.fileno())
         if status == Unavailable.exit_status:
-            self.log.info("no node daemon runs: programs get a private node, and snconfig has nothing to show")
+            self.log.info("no node daemon runs, so programs use a private node, and snconfig shows nothing")
         elif status:
             raise _failed(status, "")
 
@@ -232,7 +232,7 @@ class Tuning:
         made = self.paths.compiled / label / f"{label}.pef"
         if not made.is_file():
             raise NotFound(
-                f"the compile made no {made}; the program should call samba.session.compile with its options"
+                f"the compile wrote no {made}; the program should call samba.session.compile with its options"
             )
         return made
 
@@ -277,7 +277,7 @@ class Tuning:
         if found.status:
             raise _failed(found.status, printed)
         if not found.recordings:
-            raise NotFound("the program ran no session: there is nothing to break down; check run-args")
+            raise NotFound("the program ran no session, so there is no breakdown; check run-args")
         self.recordings = found.recordings
         self.breakdown = join_breakdowns(each.breakdown for each in found.recordings)
         self._take_sections(found.recordings)
@@ -311,7 +311,7 @@ class Tuning:
         if found.status:
             raise _failed(found.status, "")
         if not found.recordings:
-            raise NotFound("the program ran no session: no section was measured")
+            raise NotFound("the program ran no session, so no section was measured")
         self._take_sections(found.recordings)
         sections = {str(k): {"runs": runs, "host_ns": ns} for k, (runs, ns) in self.host_sections.items()}
         _write_json(self.paths.measured("benchmark", "_measure_sections"), sections)
@@ -374,7 +374,7 @@ def copy_config(path: Path, paths: TunePaths) -> None:
 def _failed(status: int, printed: str) -> RuntimeFault:
     lines = [line for line in printed.splitlines() if line.strip()]
     said = f": {lines[-1][:300]}" if lines else ""
-    return RuntimeFault(f"the command ended with status {status}{said}; all that it printed is in logs/run.log")
+    return RuntimeFault(f"the command ended with status {status}{said}; its output is in logs/run.log")
 
 
 def _figure(pattern: re.Pattern[str], printed: str) -> float | None:

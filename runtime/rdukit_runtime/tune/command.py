@@ -34,28 +34,36 @@ _NUMERIC: Final = frozenset(
 @click.command()
 @click.argument("program", type=click.Path(path_type=Path))
 @click.argument("model_args", nargs=-1, type=click.UNPROCESSED)
-@click.option("--try", "tries", multiple=True, metavar="NAME=VALUE,…", help="Values of an option; may be repeated.")
 @click.option(
-    "--objective", type=click.Choice(["measured", "projected"]), default="measured", show_default=True,
-    help="Samples/s of this machine, or those of the emulated chip by the cost model.",
-)  # fmt: skip
-@click.option(
-    "--measurements", type=click.IntRange(1), help="Most measurements; default: a quarter of the points, at least 6."
+    "--try", "tries", multiple=True, metavar="NAME=VALUE,…", help="Values of an option to try; may be repeated."
 )
 @click.option(
-    "--rounds", type=click.IntRange(7), default=25, show_default=True, help="Rounds that compare the best with now."
+    "--objective", type=click.Choice(["measured", "projected"]), default="measured", show_default=True,
+    help="Objective: samples/s of this machine, or of the emulated chip by the cost model.",
+)  # fmt: skip
+@click.option(
+    "--measurements",
+    type=click.IntRange(1),
+    help="Largest number of measurements; default: a quarter of the points, at least 6.",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(7),
+    default=25,
+    show_default=True,
+    help="Rounds that compare the best point with the present options.",
 )
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), default=Path("tuned.yaml"), show_default=True,
     help="File for the best options, for --yaml-config of the program.",
 )  # fmt: skip
-@click.option("--fresh", is_flag=True, help="Compile and measure anew; reuse no result of earlier studies.")
+@click.option("--fresh", is_flag=True, help="Compile and measure everything again; reuse no earlier results.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document; progress goes to stderr.")
 def tune(
     program: Path, model_args: tuple[str, ...], tries: tuple[str, ...], objective: str, measurements: int | None,
     rounds: int, output: Path, fresh: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Search the options of PROGRAM's compile, and write a file with those that speed up its steps.
+    """Search compile options that speed up PROGRAM's steps, and write them to a file.
 
     PROGRAM is a SambaFlow program, or a sambatune configuration whose samba-sweep-parameters are the space. Put --
     before the program's own arguments. The cost model predicts all points; only a few of them are measured.
@@ -95,20 +103,24 @@ def _config_of(program: Path, model_args: Sequence[str]) -> TuneConfig:
     """Return the program to tune.
 
     Raises:
-        InvalidArgument: it is no file, or a configuration with arguments of its own.
+        InvalidArgument: it is not a file, or a configuration with arguments of its own.
     """
     if program.suffix not in {".yaml", ".yml"}:
         app = str(find_program(str(program), (Path.cwd(),)))
         return TuneConfig(program.stem, app, app, tuple(model_args))
     if model_args:
-        raise InvalidArgument(f"{shlex.join(model_args)}: arguments are in {program}; write them under 'model-args'")
+        raise InvalidArgument(
+            f"{shlex.join(model_args)}: arguments of {program} are in the file; write them under 'model-args'"
+        )
     try:
         text = program.read_text()
     except (OSError, UnicodeDecodeError) as cause:
         raise InvalidArgument(f"{program} cannot be read: {cause}; expected a YAML file") from cause
     config = read_config(program.stem, text, os.environ)
     if config.existing:
-        raise InvalidArgument("'existing-compile-output' cannot be tuned: points are compiled; leave it out")
+        raise InvalidArgument(
+            "'existing-compile-output' cannot be tuned, because tune compiles its points; leave it out"
+        )
     return replace(config, app=str(find_program(config.app, (Path.cwd(), program.parent.absolute()))))
 
 
@@ -130,7 +142,7 @@ def _finish(study: "TuneStudy", best: "Tried", objective: str, rounds: int, outp
     report: dict[str, Any] = {"best": dict(best.point), "objective": objective, "written": ""}
     is_same, is_ahead = now.compiled.digest == best.compiled.digest, best.projected > now.projected
     if now is best or (not now.compiled.error and (is_same if objective == "measured" else not is_ahead)):
-        report["outcome"] = "no other point is faster: the program stays as it is"
+        report["outcome"] = "no other point is faster; keep the present options"
         return report
     words = ""
     if now.compiled.error:
@@ -144,7 +156,7 @@ def _finish(study: "TuneStudy", best: "Tried", objective: str, rounds: int, outp
         report["gain"] = {"value": scale / found["ratio"], "low": low, "high": high, "rounds": rounds}
         words = f"{scale / found['ratio']:.3f} times as fast ({low:.3f} to {high:.3f}, {rounds} rounds in turns)"
         if low <= 1.0:
-            report["outcome"] = f"{words}: no difference is certain; the program stays as it is"
+            report["outcome"] = f"{words}: no certain difference; keep the present options"
             return report
     _write(study, best, words, output, report)
     return report

@@ -35,9 +35,9 @@ def option_name(text: str) -> str:
     name = text.lstrip("-").replace("_", "-")
     name = _ALIASES.get(name, name)
     if name in _OWN:
-        raise InvalidArgument(f"--{name} cannot be searched; the search chooses files itself")
+        raise InvalidArgument(f"--{name} cannot be searched, because the search chooses files itself")
     if len(name) < 2:
-        raise InvalidArgument(f"option {text!r} has no long name that is known; expected such as optim-level")
+        raise InvalidArgument(f"option {text!r} has no known long name; expected a name such as optim-level")
     return name
 
 

@@ -167,7 +167,7 @@ class TuneStudy:
             return max(self.compiled, key=lambda each: (each.projected, point_key(each.point)))
         measured = [each for each in self.compiled if each.measured is not None]
         if not measured:
-            raise NotFound("no point was measured; allow more with --measurements, or look at the reasons above")
+            raise NotFound("no point was measured; allow more with --measurements, or read the reasons above")
         return max(measured, key=lambda each: (each.measured or 0.0, each.projected, point_key(each.point)))
 
     def compare(self, before: Point, after: Point, rounds: int) -> dict[str, Any]:
@@ -247,7 +247,7 @@ class TuneStudy:
         self._call(command, variables)
         path = folder / _NAME / f"{_NAME}.pef"
         if not path.is_file():
-            raise NotFound(f"{shlex.join(command)} made no {path}; the program should compile with its options")
+            raise NotFound(f"{shlex.join(command)} wrote no {path}; the program should compile with its options")
         return path
 
     def _measure(self, point: Point, digest: str) -> float:
@@ -255,7 +255,7 @@ class TuneStudy:
             path = self.compile(point, scratch)
             if digest_of(read_pef(path).pef) != digest:
                 raise RuntimeFault(
-                    "a second compile runs something else; the program should not depend on time or chance"
+                    "a second compile produced a different program; the program should not depend on time or chance"
                 )
             seconds = float(self._run_measure([path], 1)["step_s"])
         result = {"step_s": seconds, "at": time.time(), "load": os.getloadavg()[0]}

@@ -20,7 +20,7 @@ class SambaGraph:
 
     def __init__(self, name: str) -> None:
         if not isinstance(name, str) or not name:
-            raise InvalidArgument(f"a graph's name must be a text that is not empty, not {name!r}")
+            raise InvalidArgument(f"a graph's name is {name!r}; expected a non-empty string")
         self.name = name
 
     def __repr__(self) -> str:

@@ -70,7 +70,7 @@ class Profiler:
             InvalidArgument: no event with this handle is running.
         """
         if handle not in self._open:
-            raise InvalidArgument(f"no running event has handle {handle!r}; pass what start_event returned, once")
+            raise InvalidArgument(f"no running event has handle {handle!r}; pass each handle from start_event once")
         name, began = self._open.pop(handle)
         self._seconds.setdefault(name, []).append(time.perf_counter() - began)
 

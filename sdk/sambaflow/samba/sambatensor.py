@@ -351,7 +351,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
         """Return a capsule for ``torch.as_tensor`` and ``numpy.from_dlpack``."""
         tensor = self.torch_tensor().detach()
         if type(tensor).__name__ == "FakeTensor":  # its memory has no values
-            raise RuntimeError("data-dependent: a tensor that is traced has no values yet")
+            raise RuntimeError("data-dependent: a traced tensor has no values yet")
         return tensor.__dlpack__(**arguments)
 
     def __dlpack_device__(self) -> Any:
@@ -413,8 +413,8 @@ def call_promoting(function: Callable[..., Any], args: list[Any], kwargs: dict[s
 def data_refusal(shape: Sequence[int]) -> TraceError:
     """Return the error for a forward that assigns ``.data``."""
     return TraceError(
-        f"forward gives a value of shape {list(shape)} other data (.data = …); that has no trace: use the new value "
-        "itself, or write it in place under torch.no_grad()"
+        f"forward assigns .data of a value of shape {list(shape)}, which cannot be traced; use the new value itself, "
+        f"or write in place under torch.no_grad()"
     )
 
 

@@ -56,7 +56,7 @@ def sn_scatter(
     lengths = list(values.shape[batched_dims + len(index) :])
     if len(lengths) != target.dim() - batched_dims:
         raise InvalidArgument(
-            f"sn_scatter: update {list(values.shape)} does not fit operand {list(target.shape)}: it needs "
+            f"sn_scatter: update {list(values.shape)} does not fit operand {list(target.shape)}: expected "
             f"{batched_dims} batched dims, {len(index)} index dims, and one block length per other dim"
         )
     linear, valid = _addresses(target, starts, scatter_dims, lengths, batched_dims)

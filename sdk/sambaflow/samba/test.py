@@ -72,7 +72,9 @@ def consistency_test(repeats: int = 2, seed: int = 0) -> Callable[[Callable[...,
                 same = [unwrap(t) for t in flatten_tensors(result)]
                 equal = len(same) == len(first) and all(map(torch.equal, first, same))
                 if not equal or (not first and result != results[0]):
-                    raise AssertionError(f"{function.__name__}: call {number} differs from the first with one seed")
+                    raise AssertionError(
+                        f"{function.__name__}: call {number} differs from the first call with the same seed"
+                    )
             return results[0]
 
         return checked

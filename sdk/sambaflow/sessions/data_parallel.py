@@ -92,7 +92,8 @@ class Replicas:
         if not self.can_reduce:
             if self._trains and not is_alone:
                 raise PefMismatch(
-                    f"{self._application.path} averages no gradients: it was compiled without data parallel; compile "
+                    f"{self._application.path} does not average gradients: it was compiled without data parallel; "
+                    f"compile "
                     "it with --data-parallel -ws 2, or run with data_parallel=False"
                 )
             return chosen
@@ -101,7 +102,8 @@ class Replicas:
         if not data_parallel and not is_alone and is_whole_step and not self._was_told:
             self._was_told = True
             logger.warning(
-                "event=not-averaged ranks=%d: run(…) was called without data_parallel=True, each rank trains by itself",
+                "event=not-averaged ranks=%d: run(…) was called without data_parallel=True, so each rank trains "
+                "separately",
                 world_size(),
             )
         return choose_reduced(
@@ -131,8 +133,8 @@ class Replicas:
             for rank, (digest, other) in enumerate(said):
                 if digest != said[0][0]:
                     raise PefMismatch(
-                        f"rank {rank} loaded {other}, which computes something else than rank 0's {said[0][1]}; start "
-                        "all ranks with the same PEF"
+                        f"rank {rank} loaded {other}, which computes something other than rank 0's {said[0][1]}; "
+                        f"start all ranks with the same PEF"
                     )
             broadcast(held)
         with peer_errors("making room for gradients"):

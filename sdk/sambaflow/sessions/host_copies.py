@@ -233,8 +233,8 @@ class HostCopies:
 
     def _refuse(self, name: str) -> None:
         raise InvalidArgument(
-            f"{name!r} was changed on the host through a tensor that the program kept from before the last run, and "
-            "the run changed it on the device; read it again from the model and change that"
+            f"the program changed {name!r} through a tensor from before the last run, which also changed it on the "
+            f"device; read it again from the model and change that"
         )
 
 

@@ -37,8 +37,8 @@ def refuse_autocast(traced: tuple[str, ...]) -> None:
     """
     if (now := active_autocast()) and now != traced:
         raise InvalidArgument(
-            "samba.session.run inside torch.autocast: the PEF's precision was chosen at compile; leave autocast out, "
-            "and compile with --graphamp-preset or write autocast inside forward"
+            "samba.session.run inside torch.autocast has no effect: the compile chose the PEF's precision; leave out "
+            "autocast, and compile with --graphamp-preset or write autocast inside forward"
         )
 
 
@@ -121,8 +121,8 @@ def _look_at_scaler(name: str, scaler: torch.amp.GradScaler, value: Any, *args: 
 def _look_at_parametrization(module: torch.nn.Module, tensor_name: str, *args: Any, **kwargs: Any) -> None:
     if getattr(module._parameters.get(tensor_name), "sn_name", None) is not None:
         raise InvalidArgument(
-            f"{tensor_name!r} of {type(module).__name__} is a parameter of the device already; register the "
-            "parametrization before samba.from_torch_model_, which converts what it is made of too"
+            f"{tensor_name!r} of {type(module).__name__} is already a parameter of the device; register the "
+            f"parametrization before samba.from_torch_model_, which also converts its parts"
         )
 
 

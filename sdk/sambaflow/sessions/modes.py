@@ -120,7 +120,7 @@ def _trace_evaluation(model: nn.Module, inputs: Any, traced: TracedModel, watche
     with evaluating(model):
         now = [*model.parameters(), *model.buffers()]
         if [(id(tensor), tensor._version) for tensor in now] != before:
-            raise CompileError("its train() or eval() changes parameters or buffers; the device's would not change")
+            raise CompileError("train() or eval() changes parameters or buffers on the host but not on the device")
         evaluated = _trace_again(model, inputs, traced)
     return evaluation_graph(traced.graph, evaluated.graph)
 
@@ -255,14 +255,14 @@ class Modes:
             now = _trace_again(self._model, self._inputs, self._traced, changes_constants=same_mode)
         except RdukitError as cause:
             raise PefMismatch(
-                f"{found} changed after tracing, and the model has no trace now: {cause.message}"
+                f"{found} changed after tracing, and the model can no longer be traced: {cause.message}"
             ) from cause
         rates = dict(zip(self._traced.graph.rates, now.graph.rates.values(), strict=False))
         if len(rates) != len(now.graph.rates) or (same_mode and not computes_the_same(self._traced.graph, now.graph)):
             raise PefMismatch(
-                f"{found} changed after tracing, and the model computes something else now than {self._path} was "
-                "compiled for; compile and trace the model again, or keep a number that changes in a buffer "
-                "(register_buffer) and fill that, which each run takes, or make it an input"
+                f"{found} changed after tracing, so the model no longer computes what {self._path} was compiled for; "
+                f"compile and trace the model again. For a number that changes, fill a buffer (register_buffer), "
+                f"which each run reads, or pass an input"
             )
         if same_mode:
             replaced = {
@@ -277,8 +277,8 @@ class Modes:
         self._traced_for[found] += 1
         if self._traced_for[found] == _OFTEN:
             logger.warning(
-                "%s changed before %d runs, and each change traces the model anew (%.0f ms); fill a buffer in place "
-                "instead (register_buffer), make it an input, or keep it outside of the model", found, _OFTEN,
+                "%s changed before %d runs, and each change traces the model again (%.0f ms); fill a buffer in place "
+                "instead (register_buffer), make it an input, or keep it outside the model", found, _OFTEN,
                 (time.perf_counter() - began) * 1e3,
             )  # fmt: skip
         return True
@@ -335,7 +335,7 @@ class Modes:
             check_signature(signature, graph_signature(now.graph, ()), self._path, False, now.graph)
         except PefMismatch as cause:
             raise PefMismatch(
-                f"{self._path} has a graph for evaluation mode, but the model as it is now computes something else: "
+                f"{self._path} has a graph for evaluation mode, but the model now computes something else: "
                 f"{cause.message}; call model.eval(), which puts all of its modules into that mode, or model.train()"
             ) from cause
         self._upload({n: t for n, t in now.state.items() if n not in self._traced.state})
@@ -390,7 +390,7 @@ class Modes:
             self._is_interrupted = False
         elif has_backward and self._is_interrupted:
             raise InvalidArgument(
-                "backward needs what a forward in training mode has left, and the model was evaluated since; run "
+                "backward needs activations of a forward in training mode, but the model was evaluated since; run "
                 "'fwd' in training mode first, or evaluate after the step"
             )
 

@@ -129,9 +129,7 @@ class ModuleChanges:
         for path, one, other in zip(self._names, now, self._followed, strict=True):
             for place, what in enumerate(("requires_grad", "dtype", "the class")):
                 if one[place] != other[place]:
-                    return (
-                        f"{what} of parameter {path!r} is {one[place]} now, and was {other[place]} when it was traced"
-                    )
+                    return f"{what} of parameter {path!r} is {one[place]} now; when traced it was {other[place]}"
             if one[3] > other[3] or one[4] > other[4]:
                 return f"a hook was registered on parameter {path!r} after tracing"
         return None

@@ -188,8 +188,8 @@ class MultiGraph:
             listed = {consumer.name for consumer in declared}
             if idle := sorted(listed - readers):
                 raise CompileError(
-                    f"dsts of {name!r} holds operator {idle[0]!r}, which does not read it; put the tensor into the "
-                    "operator's inputs, too"
+                    f"dsts of {name!r} holds operator {idle[0]!r}, which does not read it; also put the tensor into "
+                    f"the operator's inputs"
                 )
             if lost := sorted(readers - listed):
                 raise CompileError(
@@ -221,9 +221,9 @@ class MultiGraph:
             InvalidArgument: it is not a graph, or its name is taken.
         """
         if not isinstance(graph, FwdGraph):
-            raise InvalidArgument(f"add_graph takes a FwdGraph, not {type(graph).__name__}")
+            raise InvalidArgument(f"add_graph got {type(graph).__name__}; expected a FwdGraph")
         if graph.name in self.graphs:
-            raise InvalidArgument(f"a graph {graph.name!r} was added already; names of graphs must differ")
+            raise InvalidArgument(f"graph {graph.name!r} was already added; names of graphs must differ")
         self.graphs[graph.name] = graph
 
     def cut_all(self) -> list[ModelGraph]:
@@ -255,7 +255,7 @@ class MultiGraph:
                 )
         for name in stop:
             if name in start or name not in self._producers:
-                raise CompileError(f"graph {graph.name!r}: stop {name!r} is not made between start and stop")
+                raise CompileError(f"graph {graph.name!r}: no operator between start and stop computes stop {name!r}")
         needed, missing = self._needed(stop, start)
         if missing:
             raise CompileError(
@@ -345,7 +345,8 @@ class MultiGraph:
         compiled, ours = list(pef.signature), [graph.name for graph in cut]
         if sorted(compiled) != sorted(ours):
             raise PefMismatch(
-                f"{path} was compiled from graphs {', '.join(compiled)}; this program added {', '.join(ours)}"
+                f"{path} was compiled from graphs {', '.join(compiled)}, but this program added {', '.join(ours)}; "
+                f"add the same graphs, or compile again"
             )
         for graph in cut:
             check_signature(pef.signature[graph.name], graph_signature(graph, ()), path, False, graph)

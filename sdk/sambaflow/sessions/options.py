@@ -30,7 +30,7 @@ def read_options(args: Any) -> dict[str, Any]:
     elif hasattr(args, "__dict__"):
         values = vars(args)
     else:
-        raise InvalidArgument(f"session.setup takes CompileArgs, RunArgs or a mapping, not {type(args).__name__}")
+        raise InvalidArgument(f"session.setup got {type(args).__name__}; expected CompileArgs, RunArgs or a mapping")
     return {str(name): value for name, value in values.items()}
 
 
@@ -99,7 +99,7 @@ def model_parallel(config: Mapping[str, Any]) -> tuple[int, str]:
         raise InvalidArgument(f"--n-chips {given!r} is not valid; expected 1 to 8") from cause
     word = "" if how is None or how is False or str(how).lower() in {"", "none", "false"} else str(how).lower()
     if chips == 1 and (word or config.get("model_parallel")):
-        logger.warning("event=one-chip: the model is not divided, as one chip has it whole; add --n-chips 2 to 8")
+        logger.warning("event=one-chip: a single chip holds the whole model; add --n-chips 2 to 8 to divide it")
     return chips, (word or "pipeline") if chips > 1 else ""
 
 

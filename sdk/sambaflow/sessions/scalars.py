@@ -66,7 +66,7 @@ class RunScalars:
         """Return the scalars of a run; the same object while nothing changes.
 
         Raises:
-            InvalidArgument: ``given`` has an unknown key or a value that is no number, or a group has changed in a
+            InvalidArgument: ``given`` has an unknown key or a value that is not a number, or a group has changed in a
                 value that a run cannot change.
         """
         base = self.follow() if has_update else self._followed
@@ -132,16 +132,16 @@ class RunScalars:
                 index += 1
                 if f"{label}.lr" not in found:
                     raise InvalidArgument(
-                        f"{where} is {label!r} now, and the PEF was compiled with "
+                        f"{where} is {label!r} now, but the PEF was compiled with "
                         f"{', '.join(sorted(self._labels()))}; compile again with these options"
                     )
                 if bool(group.get("maximize")) != (label in self._maximized):
-                    raise InvalidArgument(f"maximize of {where} differs from the compiled; compile again to change it")
+                    raise InvalidArgument(f"maximize of {where} differs from the compile; compile again to change it")
                 self._set_scalars(found, label, optimizer.scalars_of(group), where)
                 norms[label] = optimizer.norm_of(group)
         if index and index != len(self._labels()):
             raise InvalidArgument(
-                f"the optimizers have {index} groups, and the PEF was compiled with {len(self._labels())}; compile "
+                f"the optimizers have {index} groups, but the PEF was compiled with {len(self._labels())}; compile "
                 "again with these groups"
             )
         self._set_norms(found, norms)
@@ -151,8 +151,8 @@ class RunScalars:
         before = self._parameters[index : index + 1]
         if before and list(map(id, before[0])) != list(map(id, now)):
             raise InvalidArgument(
-                f"the parameters of {where} have changed since it was traced, and the PEF updates those that it was "
-                "compiled with; compile and trace again with these groups, or set lr of a group to 0 to freeze it"
+                f"the parameters of {where} have changed since it was traced, but the PEF updates the compiled ones; "
+                f"compile and trace again with these groups, or set lr of a group to 0 to freeze it"
             )
 
     def _set_scalars(self, found: dict[str, float], label: str, scalars: Mapping[str, float], where: str) -> None:
@@ -179,8 +179,8 @@ class RunScalars:
             found[f"{label}.max_grad_norm"] = float("inf") if norm is None else norm
         if any(len(asked) > 1 for asked in together.values()):
             raise InvalidArgument(
-                "groups that were compiled with one max_grad_norm are clipped together, and their max_grad_norm "
-                "differs now; give all of them the same, or compile again"
+                "groups compiled with one max_grad_norm are clipped together, but their values differ now; give all "
+                "of them one value, or compile again"
             )
 
     def _labels(self) -> set[str]:

@@ -61,8 +61,8 @@ def divide(
             raise InvalidArgument("--virtual-ranks cannot be combined with mapping='spatial'; leave one of them out")
         if batches is None or found != count:
             raise PefMismatch(
-                f"the inputs hold {found} times the batch that {path} was compiled for; with --virtual-ranks {count} "
-                f"pass {count} times as many samples, those of rank 0 first"
+                f"the inputs hold {found} times the batch of {path}; with --virtual-ranks {count} pass {count} "
+                f"batches, that of rank 0 first"
             )
         batches.are_replicas = True
     return (inputs if batches is None else first_batch(inputs, batches)), batches
@@ -75,7 +75,7 @@ def refuse_replicas(options: Mapping[str, Any]) -> None:
         InvalidArgument: the options request virtual ranks.
     """
     if int(options.get("virtual_ranks") or 1) > 1:
-        raise InvalidArgument("--virtual-ranks runs PEFs of one graph; start one process for each rank")
+        raise InvalidArgument("--virtual-ranks runs only PEFs with one graph; start one process for each rank")
 
 
 def find_batches(inputs: Any, path: str) -> SpatialBatches | None:
@@ -103,7 +103,9 @@ def find_batches(inputs: Any, path: str) -> SpatialBatches | None:
             )
         counts[name], axes[name] = shape[axis] // wanted[axis], axis
     if len(set(counts.values())) > 1:
-        raise PefMismatch(f"inputs hold different numbers of batches: {counts}; {path} takes the same number of each")
+        raise PefMismatch(
+            f"inputs hold different numbers of batches: {counts}; {path} expects the same number for each"
+        )
     return SpatialBatches(next(iter(counts.values())), axes) if counts else None
 
 

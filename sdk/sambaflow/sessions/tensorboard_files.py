@@ -18,9 +18,9 @@ from rdukit.pef.model import Pef, Section
 
 #: Folder of the event file, next to the PEF.
 FOLDER: Final = "tensorboard"
-#: End of the file's name, which tells it from files of the program, such as its logs of a training.
+#: End of the file's name, which distinguishes it from files of the program, such as training logs.
 _ENDING: Final = ".compile"
-#: What TensorBoard's names of nodes hold.
+#: Characters that TensorBoard does not allow in names of nodes.
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_.\-]")
 #: The version of TensorFlow's graphs that the nodes follow.
 _PRODUCER: Final = 22
@@ -95,7 +95,7 @@ def _plain(name: str) -> str:
 
 
 def section_figures(section: Section, chip: ChipSpec) -> dict[str, float]:
-    """Return what the scalars show of a section, projected."""
+    """Return a section's projected scalars."""
     cost, used = section.cost, section.resources
     pcus, pmus = used.tiles * chip.pcus_per_tile, used.tiles * chip.pmus_per_tile
     return {

@@ -60,15 +60,15 @@ class Updates:
         """
         if self._forgotten and backward and self._flags and not is_whole_step:
             raise InvalidArgument(
-                f"zero_grad() forgot the gradients of {len(self._forgotten)} of {len(self._with_gradient)} parameters, "
-                "and the device begins all sums anew or none; call zero_grad() of all optimizers before this backward"
+                f"zero_grad() cleared {len(self._forgotten)} of {len(self._with_gradient)} parameters, but the device "
+                f"clears all gradients or none; call zero_grad() of all optimizers before this backward"
             )
         if not has_update:
             return
         if self._forgotten and not backward:
             raise InvalidArgument(
-                f"zero_grad() has forgotten the gradients of {sorted(self._forgotten)[0]!r} and others since the last "
-                "backward, and the update takes those of all parameters; call it before the backward"
+                f"zero_grad() cleared gradients of {sorted(self._forgotten)[0]!r} and others after the last backward, "
+                f"but the update needs those of all parameters; call it before the backward"
             )
         if self._is_forgotten and not backward:
             raise InvalidArgument(
@@ -78,7 +78,8 @@ class Updates:
         made = self.backwards + self._begins(backward)
         if made > 1 and not is_whole_step and not self._flags:
             raise InvalidArgument(
-                f"{made} backwards ran before this update, and the device keeps the gradients of the last one only; "
+                f"{made} backward passes ran before this update, but the device keeps only the gradients of the last "
+                f"one; "
                 f"compile with --grad-accumulation-steps {made} to add them up, or call optimizer.zero_grad() before "
                 "the last backward to drop the others"
             )

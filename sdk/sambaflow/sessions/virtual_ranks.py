@@ -35,7 +35,7 @@ def check_virtual_ranks(count: int, data_parallel: bool, ranks: int) -> None:
         raise InvalidArgument(f"--virtual-ranks {count} are replicas of data parallel; add --data-parallel")
     if count > 1 and ranks > 1:
         raise InvalidArgument(
-            f"--virtual-ranks {count} run in one process, and {ranks} were launched; start one, or leave the option out"
+            f"--virtual-ranks {count} needs one process, but {ranks} were launched; start one, or leave out the option"
         )
 
 
@@ -69,12 +69,12 @@ class VirtualRanks:
         kinds = {self._types[number] for number in each}
         if SectionType.BCKWD in kinds and SectionType.FWD not in kinds:
             raise InvalidArgument(
-                "backward was asked for without forward, and virtual ranks keep the activations of one replica only; "
-                "run section_types=['fwd', 'bckwd'] in one call"
+                "virtual ranks keep the activations of only one replica, so backward cannot run without forward; run "
+                "section_types=['fwd', 'bckwd'] in one call"
             )
         if (rest or SectionType.BCKWD in kinds) and not data_parallel:
             raise InvalidArgument(
-                "virtual ranks train with data_parallel=True only: without it each would have parameters of its own"
+                "virtual ranks require data_parallel=True; without it each rank would have its own parameters"
             )
         if each:
             self._run_each(graph, each, given, names, scalars)
@@ -145,13 +145,13 @@ def _check_pef(pef: Pef) -> None:
     """
     types = {section.type for section in pef.sections}
     if SectionType.OPT in types and SectionType.REDUCE not in types:
-        raise PefMismatch(f"{pef.name} averages no gradients; compile it with --data-parallel -ws 2")
+        raise PefMismatch(f"{pef.name} does not average gradients; compile it with --data-parallel -ws 2")
     if SectionType.REDUCE not in types:
         return
     written = _written(pef) - {n for n, symbol in pef.symbols.items() if symbol.kind is SymbolKind.BUFFER}
     carried = sorted(shared_outputs(pef) | {n for n in written if pef.symbols[n].kind is not SymbolKind.INPUT})
     if len(pef.main_graphs()) > 1 or carried:
-        reason = f"{carried[0]!r} goes from step to step" if carried else "it has several graphs"
+        reason = f"{carried[0]!r} keeps its value from step to step" if carried else "it has several graphs"
         raise InvalidArgument(
             f"--virtual-ranks cannot run {pef.name}: {reason}, and replicas would share it; compile without gradient "
             "accumulation and shared regions, or start one process for each rank"

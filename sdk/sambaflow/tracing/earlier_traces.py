@@ -84,8 +84,8 @@ def graft_earlier(recorded: fx.GraphModule, sources: dict[fx.Node, Source]) -> N
     def _place(source: Source, origin: _Origin, node: fx.Node) -> fx.Node:
         if source.value.kind is ValueKind.INPUT:
             raise TraceError(
-                f"forward uses a tensor that it kept from tracing graph {origin.graph!r}, and that depends on that "
-                f"graph's input {source.value.name!r}; make it an input and an output instead"
+                f"forward uses a tensor kept from the trace of graph {origin.graph!r}, which depends on that graph's "
+                f"input {source.value.name!r}; make it an output of that graph and an input of this one"
             )
         if (placed := known.get(id(source.tensor))) is not None:
             return placed

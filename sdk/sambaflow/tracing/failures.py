@@ -33,9 +33,9 @@ _DYNAMIC_SHAPE: Final = re.compile(r"DynamicOutputShape\w*: (?:aten\.)?(\w+)")
 _INSTEAD: Final = {
     "nonzero": (
         "Instead of x[mask] write torch.where(mask, f(x), x) to change what a mask chooses, "
-        "torch.where(mask, x, 0).sum() / mask.sum() for its mean, ignore_index for labels that do not count; of "
-        "experts that take a part of the rows each, compute all and weight them by the mask; for a number of rows that "
-        "is known, topk, argsort or nonzero_static(size=…)"
+        "torch.where(mask, x, 0).sum() / mask.sum() for its mean, ignore_index for labels that do not count; for "
+        "experts that each process some rows, compute all and weight them by the mask; for a known number of rows, "
+        "topk, argsort or nonzero_static(size=…)"
     ),
     "unique": (
         "Instead of unique write sort and compare neighbours, or count classes with F.one_hot(x, num_classes).sum(0)"
@@ -72,8 +72,8 @@ def explain_failure(cause: Exception, model: str, running: Sequence[str]) -> Rdu
         if (found := words.search(f"{kind}: {text}")) or (found := words.search(text)):
             return UnsupportedOperator(
                 f"operator {found[1]!r} {where} is not supported on the RDU; nearest supported: torch's own operators. "
-                "To run it on the host instead, let it say the shape of what it makes (torch.library.register_fake) "
-                "and compile with --host-fallback or RDUKIT_HOST_FALLBACK=1"
+                "To run it on the host instead, register the shape of its result (torch.library.register_fake) and "
+                "compile with --host-fallback or RDUKIT_HOST_FALLBACK=1"
             )
     if text == DATA_DEPENDENT:
         return TraceError(
@@ -82,32 +82,30 @@ def explain_failure(cause: Exception, model: str, running: Sequence[str]) -> Rdu
         )
     if (control := _control_flow_of(cause.__traceback__)) in {"scan", "map"}:
         return TraceError(
-            f"forward of {model!r} uses torch's {control} {where}, which takes no tensors of a trace; write it as a "
-            "Python loop over the steps, which a trace unrolls, and torch.stack what they give"
+            f"forward of {model!r} uses torch's {control} {where}, which accepts no traced tensors; write a Python "
+            f"loop over the steps, which a trace unrolls, and torch.stack their results"
         )
     if control is not None:
         return TraceError(
-            f"forward of {model!r} uses torch's {control} {where}: what runs, and how often, depends on data; "
-            "compute both and choose with torch.where, or make a fixed number of steps and mask those that are too many"
+            f"forward of {model!r} uses torch's {control} {where}: the choice of steps and their number depend on "
+            f"data; compute both and choose with torch.where, or run a fixed number of steps and mask the surplus"
         )
     if any(word in f"{kind} {text}" for word in _DATA_DEPENDENT):
         if arguments := getattr(cause, "__notes__", ()):  # see ``record``
             return TraceError(
-                f"the shape of what forward of {model!r} makes {where} depends on data: pass {arguments[0]}, with "
-                "which it is known"
+                f"a shape that forward of {model!r} computes {where} depends on data; pass {arguments[0]} to fix it"
             )
         if (found := _DYNAMIC_SHAPE.search(f"{kind}: {text}")) is not None:
             instead = next((how for word, how in _INSTEAD.items() if word in found[1]), _INSTEAD["nonzero"])
             return TraceError(
-                f"the shape of what forward of {model!r} makes {where} depends on data ({found[1]}); every shape is "
-                "fixed when a graph is compiled, with --host-fallback too. "
-                f"{instead}. RDUKIT_SUPPOSE_EXAMPLE=1 compiles for what the example inputs give, if weights have no "
-                "part in it"
+                f"a shape that forward of {model!r} computes {where} depends on data ({found[1]}); a compile fixes "
+                f"every shape, even with --host-fallback. {instead}. RDUKIT_SUPPOSE_EXAMPLE=1 compiles for the shapes "
+                f"of the example inputs, if they do not depend on weights"
             )
         return TraceError(
             f"forward of {model!r} needs a tensor's value while tracing {where}: {text}; control flow, shapes and "
             "Python numbers cannot depend on data: use torch.where, masks, topk or nonzero_static, or pass the "
-            "value in as an argument; RDUKIT_SUPPOSE_EXAMPLE=1 compiles for the values of the example inputs alone"
+            "value in as an argument; RDUKIT_SUPPOSE_EXAMPLE=1 compiles only for the values of the example inputs"
         )
     return TraceError(f"tracing forward of {model!r} failed {where}: {kind}: {text}")
 

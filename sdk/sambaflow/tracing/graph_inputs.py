@@ -93,8 +93,8 @@ def grow_buffers(
     """
     if times >= _GROWTHS:
         raise TraceError(
-            f"forward gives buffer {grown[0].place.path!r} another shape or dtype at every call; a buffer "
-            "keeps both, or grows once"
+            f"forward changes the shape or dtype of buffer {grown[0].place.path!r} at every call; a buffer must keep "
+            f"both, or grow only once"
         )
     known = {
         node: source.tensor for node, source in sources.items()
@@ -107,7 +107,7 @@ def grow_buffers(
     for each, node in zip(grown, results[len(results) - len(grown) :], strict=True):
         if not isinstance(node, fx.Node):
             raise TraceError(
-                f"forward gives buffer {each.place.path!r} another shape or dtype and no value that can be traced"
+                f"forward changes the shape or dtype of buffer {each.place.path!r}, and its new value cannot be traced"
             )
         table = each.keep(node, known)
         name = names[id(each.place.original)]
@@ -123,8 +123,8 @@ def check_grown(graph: ModelGraph, growths: Sequence[Collection[str]]) -> None:
     """
     if counting := sorted(graph.updates.keys() & {symbol for grew in growths for symbol in grew}):
         raise TraceError(
-            f"forward gives buffer {counting[0]!r} another shape or dtype at its first call, and changes it at the "
-            "next ones, too: on the device there is no first call; create it in its final form"
+            f"forward changes the shape or dtype of buffer {counting[0]!r} at its first call, and its value at later "
+            f"ones; the device has no first call: create the buffer with its final shape and dtype"
         )
 
 

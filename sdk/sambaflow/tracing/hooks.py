@@ -120,8 +120,8 @@ def _refuse_accumulating(self: torch.Tensor, hook: Any) -> Any:
 def _refuse_multiple(tensors: Any, fn: Any, *, mode: str = "all") -> Any:
     if get_proxy_mode() is None:
         return _register_multiple(tensors, fn, mode=mode)  # type: ignore[arg-type]
-    _refuse("register_multi_grad_hook in forward cannot be compiled: autograd's own graph says when it is called; "
-            "hook each tensor by itself (register_hook), or work on sn_grad after session.run")  # fmt: skip
+    _refuse("register_multi_grad_hook in forward cannot be compiled: only autograd's own graph determines when it is "
+            "called; hook each tensor separately (register_hook), or work on sn_grad after session.run")  # fmt: skip
 
 
 def _refuse(text: str) -> NoReturn:

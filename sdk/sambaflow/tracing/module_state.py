@@ -73,8 +73,8 @@ def assigned_buffers(places: Sequence[Replaced]) -> tuple[list[tuple[torch.Tenso
     for place in places:
         if memory_of(place.stand_in) != place.memory:
             raise TraceError(
-                f"forward gives {place.path!r} other data (.data = …), which cannot be traced; assign a buffer itself, "
-                "or write into it in place"
+                f"forward assigns .data of {place.path!r}, which cannot be traced; assign the buffer itself, or write "
+                f"into it in place"
             )
         new = place.table.get(place.key)
         if new is place.stand_in:
@@ -82,7 +82,7 @@ def assigned_buffers(places: Sequence[Replaced]) -> tuple[list[tuple[torch.Tenso
             continue
         if isinstance(place.original, nn.Parameter):
             raise TraceError(
-                f"forward assigns parameter {place.path!r}; parameters change by the optimizer only: compute with "
+                f"forward assigns parameter {place.path!r}; only the optimizer changes parameters: compute with "
                 "another tensor, or keep the value in a buffer"
             )
         if new is None:
@@ -164,8 +164,8 @@ def _computed(node: fx.Node, known: Mapping[fx.Node, torch.Tensor]) -> torch.Ten
 
 def _changed_form(place: Replaced, now: str) -> str:
     return (
-        f"forward makes buffer {place.path!r} {now}, which was {place.original.dtype} "
-        f"{list(place.original.shape)}; a buffer keeps its shape and dtype"
+        f"forward changes buffer {place.path!r} to {now} from {place.original.dtype} {list(place.original.shape)}; a "
+        f"buffer must keep its shape and dtype"
     )
 
 
@@ -438,8 +438,8 @@ def check_fixed(recorded: fx.Graph, sources: Mapping[fx.Node, Source], graph: Mo
     for node, source in sources.items():
         if READ_META in node.meta and source.value.name in graph.updates:
             raise TraceError(
-                f"forward looks at the value of buffer {source.value.name!r} and changes it: control flow, shapes and "
-                "Python numbers cannot depend on state: use torch.where, or pass the value in as an argument"
+                f"forward reads the value of buffer {source.value.name!r} and changes it, but control flow, shapes "
+                f"and Python numbers cannot depend on state: use torch.where, or pass the value in as an argument"
             )
 
 
@@ -458,6 +458,6 @@ def check_overwritten(graph: ModelGraph, state: Mapping[str, torch.Tensor]) -> N
     for name in changed:
         if counts[memory_of(state[name])] > 1:
             raise TraceError(
-                f"forward overwrites a part of a tensor of {state[name].untyped_storage().nbytes()} bytes that is no "
-                "buffer, or writes to it under several names: keep such state in a buffer (register_buffer)"
+                f"forward overwrites a part of a tensor of {state[name].untyped_storage().nbytes()} bytes that is not "
+                f"a buffer, or writes to it under several names; keep such state in a buffer (register_buffer)"
             )

@@ -53,8 +53,8 @@ def associative_scan(
     lengths = {leaf.shape[dim] for leaf in leaves if isinstance(leaf, torch.Tensor) and -leaf.dim() <= dim < leaf.dim()}
     if len(lengths) != 1 or not all(isinstance(leaf, torch.Tensor) and leaf.dim() for leaf in leaves) or 0 in lengths:
         raise TraceError(
-            f"associative_scan over dimension {dim} of {[tuple(getattr(leaf, 'shape', ())) for leaf in leaves]}: legal "
-            "are tensors of which this dimension has one length, at least 1"
+            f"associative_scan over dimension {dim} of {[tuple(getattr(leaf, 'shape', ())) for leaf in leaves]}; "
+            f"expected tensors with equal lengths of at least 1 in this dimension"
         )
     moved = [leaf.movedim(dim, 0) for leaf in leaves]
     ordered = [leaf.flip([0]) for leaf in moved] if reverse else moved

@@ -207,8 +207,8 @@ def device_randomness(model: str) -> Iterator[None]:
     drawn = [word for word, state in after.items() if not _are_equal(before.get(word) or _as_imported(state), state)]
     if drawn:
         logger.warning(
-            "[warning Samba]: forward of %s draws from %s: it did so once, while traced, and every run uses those "
-            "numbers; draw with torch.rand, which the device does in every run, or pass the numbers in as an input",
+            "[warning Samba]: forward of %s draws from %s only while it is traced, and every run reuses those "
+            "numbers; draw with torch.rand, which draws in every run on the device, or pass the numbers as an input",
             model, " and ".join(drawn),
         )  # fmt: skip
 

@@ -80,9 +80,9 @@ def tied_elsewhere(model: nn.Module, compiled: Collection[str]) -> str:
         if symbol in compiled:
             kept = str(getattr(parameters[path], "sn_name", ""))
             return (
-                f". This program ties {symbol!r} to {kept!r}, and the compile held them apart: on the device each would"
-                " be trained by its own gradient only. Tie them before from_torch_model_ at the compile, too, or give "
-                f"{path!r} here a parameter of its own"
+                f". This program ties {symbol!r} to {kept!r}, but the compile kept them separate, so the device would "
+                f"train each by its own gradient only. Also tie them before from_torch_model_ at the compile, or give "
+                f"{path!r} its own parameter here"
             )
     return ""
 
@@ -100,8 +100,8 @@ def check_apart(state: Mapping[str, torch.Tensor], trained: Collection[str]) -> 
         for name in sharing:
             if name in trained and (other := _find_overlap(name, sharing)) is not None:
                 raise TraceError(
-                    f"{name!r} is trained and shares memory with {other!r}, of which the device holds a value of its "
-                    "own; tie them by assigning the parameter itself (head.weight = embedding.weight), or clone() one"
+                    f"{name!r} is trained and shares memory with {other!r}, but the device holds separate values; tie "
+                    f"them by assigning the parameter itself (head.weight = embedding.weight), or clone() one"
                 )
 
 

@@ -269,12 +269,12 @@ def _check_modules(model: nn.Module) -> None:
         if isinstance(module, torch.jit.ScriptModule) and any(True for _ in module.parameters()):
             raise UnsupportedOperator(
                 f"module {path or 'forward'!r} is a {type(module).__name__} of torch.jit, whose parameters cannot be "
-                "traced; use the module that it was made of (functions of torch.jit.script may stay)"
+                "traced; use the original module (functions of torch.jit.script may stay)"
             )
         if type(module).__module__.startswith(_QUANTIZED):
             raise UnsupportedOperator(
                 f"module {path or 'forward'!r} is quantized ({type(module).__module__}.{type(module).__name__}), and "
-                "its weights are packed for the CPU; compile the model as it was before torch quantized it, and choose "
+                f"its weights are packed for the CPU; compile the original model, and choose "
                 "the precision at compile (--graphamp-preset)"
             )
 
@@ -321,7 +321,7 @@ def _unwrapped(model: nn.Module) -> Iterator[None]:
         if isinstance(module, nn.parallel.DistributedDataParallel):
             raise TraceError(
                 f"{f'the module {path!r}' if path else 'the model'} is wrapped in DistributedDataParallel, which "
-                "averages gradients outside of forward, where no graph has them; use the module itself (.module), "
+                f"averages gradients outside forward and thus outside every graph; use the module itself (.module), "
                 "compile with --data-parallel and call samba.session.run(…, data_parallel=True)"
             )
     parallel = [module for module in model.modules() if isinstance(module, nn.DataParallel)]

@@ -251,7 +251,7 @@ os.unlink(output / "f")
             ("output = pathlib.Path(os.environ['RDUKIT_HOME'])", "expected paths inside"),
             ("output = output / '..' / '..' / 'in'", "expected paths inside"),
             ("os.symlink(os.environ['RDUKIT_HOME'], output / 'a'); output = output / 'a/kernels'", "a symbolic link"),
-            ("open(os.fsencode(output) + b'/\\xff', 'w')", "no name in UTF-8"),
+            ("open(os.fsencode(output) + b'/\\xff', 'w')", "not valid UTF-8"),
         ],
     )
     def test_an_output_that_is_more_than_files_and_folders_is_refused_and_in_the_audit_log(

@@ -27,7 +27,7 @@ def test_what_is_dropped_with_a_partner_shows_the_refusal() -> None:
     assert list(keep_judged(UNITS, LIBRARIES, spread)) == [TAN.digest()]
     shown = describe_verdicts(UNITS, spread)
     assert shown[SIN.digest()] == shown[COS.digest()] == "refused: off"
-    assert shown[EXP.digest()] == "refused: it shares a kernel with a section that runs portably: off"
+    assert shown[EXP.digest()] == "refused: a section with the same kernel runs portably: off"
     assert shown[TAN.digest()] == "right: 5 sets of inputs"
 
 

@@ -178,11 +178,11 @@ def test_a_group_that_is_too_large_is_cut_and_says_so() -> None:
     graph = gpt_graph(1, 4096, 32, 1, 128, 1000)
     ffn = [plan for plan in cut(graph, "o1", tiles=1) if plan.rule == "gpt_ffn"]
     assert len(ffn) == 2
-    assert "cut into 2 sections by SAFE_GEMM, this is number 1" in ffn[0].why
+    assert "SAFE_GEMM cut it into 2 sections, of which this is number 1" in ffn[0].why
 
 
 @pytest.mark.parametrize(
-    ("heuristic", "reason"), [("NOT_THERE", "there is no heuristic 'NOT_THERE'; expected "), ("MHA", "in a chain")]
+    ("heuristic", "reason"), [("NOT_THERE", "unknown heuristic 'NOT_THERE'; expected "), ("MHA", "in a chain")]
 )
 def test_a_heuristic_that_does_not_apply_falls_back_to_default_with_a_warning(
     heuristic: str, reason: str, caplog: pytest.LogCaptureFixture
@@ -219,7 +219,7 @@ def test_an_operator_that_exceeds_the_chip_is_refused_with_the_numbers(mode: str
     build = GraphBuilder()
     build.op("softmax", build.input("x", 1, 10**9), name="huge")
     with pytest.raises(
-        DoesNotFit, match=r"'huge' \(softmax\) does not fit by itself: it needs .* SRAM bytes of"
+        DoesNotFit, match=r"'huge' \(softmax\) needs .* SRAM bytes of"
     ) as caught:
         cut(build.build(), mode, tiles=1)
     assert caught.value.detail["operator"] == "huge"

@@ -83,7 +83,7 @@ def test_a_heuristic_takes_what_meets_its_requirements(name: str, text: str, inf
         ({"m_shard_degree": 0}, "from 1 up"),
         ({"k_shard_degree": "big"}, "from 1 up"),
         ({"n_shard_degree": True}, "from 1 up"),
-        ({"m_shard_degree": 32, "k_shard_degree": 32}, "1024 PCUs, the section has 512"),
+        ({"m_shard_degree": 32, "k_shard_degree": 32}, "1024 PCUs, but the section has 512"),
     ],
 )
 def test_an_illegal_set_value_is_refused(values: dict[str, object], reason: str) -> None:

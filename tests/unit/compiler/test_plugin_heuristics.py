@@ -72,7 +72,7 @@ def test_an_installed_package_adds_a_heuristic_under_its_entry_points_name() -> 
     [
         ("x = 1", "registers nothing"),
         ("1 / 0", "ZeroDivisionError"),
-        (ONE_EACH.replace("ONE_EACH", "SAFE_GEMM"), "name that is taken"),
+        (ONE_EACH.replace("ONE_EACH", "SAFE_GEMM"), "is taken"),
         ("from rdukit_compiler.heuristics import heuristic\n@heuristic('A')\nclass A: pass\n", "lacks parameters"),
     ],
 )
@@ -126,7 +126,7 @@ def test_a_human_cuts_sections(mode: str) -> None:
     assert set(decided) == {"human_decision_0", "human_decision_1"}
     assert all(name.startswith("h0.") for name in decided["human_decision_0"])
     assert sorted(name for plan in plans for name in plan.operators) == sorted(o.name for o in graph.operators)
-    assert "a human decided" in next(plan.why for plan in plans if plan.name == "human_decision_1")
+    assert "a human decision joins" in next(plan.why for plan in plans if plan.name == "human_decision_1")
 
 
 def test_a_human_may_name_the_heuristic_of_a_section() -> None:

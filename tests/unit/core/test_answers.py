@@ -19,7 +19,7 @@ def test_no_block_beyond_the_bound_is_asked_for() -> None:
             asked.append(number)
             yield b"x" * 10
 
-    with pytest.raises(OutputRefused, match="the box gives an answer of more than 25 bytes"):
+    with pytest.raises(OutputRefused, match="the box sent an answer of more than 25 bytes"):
         read_bounded(blocks(), 25, "the box", OutputRefused)
     assert asked == [0, 1, 2]
 

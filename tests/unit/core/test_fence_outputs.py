@@ -54,7 +54,7 @@ def make_deep(folder: Path) -> None:
         (lambda f: (f / "a").write_bytes(bytes(1001)), "more than 1000 bytes"),
         (lambda f: [(f / str(n)).touch() for n in range(6)], "more than 5 files and folders"),
         (lambda f: (f / "a").open("w").close() or os.truncate(f / "a", 1 << 40), "bytes"),
-        (lambda f: open(os.fsencode(f) + b"/\xff", "w").close(), "no name in UTF-8"),
+        (lambda f: open(os.fsencode(f) + b"/\xff", "w").close(), "not valid UTF-8"),
         (make_deep, "folders in folders"),
     ],
 )

@@ -157,7 +157,7 @@ def test_a_model_that_is_too_big_for_its_chips_is_refused_with_what_to_try() -> 
         ({"count": 1}, "for 1 chips"),
         ({"count": 3}, "for 3 chips and 8 tiles"),
         ({"sections": ((0,),)}, "places 1 of 11 sections"),
-        ({"sections": ((2,), *((0,),) * 10)}, "on a chip that is none of 2"),
+        ({"sections": ((2,), *((0,),) * 10)}, "on a chip outside the 2 planned ones"),
         ({"divided": ("nothing",)}, "places symbol 'nothing'"),
         ({"follows": {"weight__grad": "nothing"}}, "places symbol 'nothing'"),
         ({"how": 3}, "how is 3"),

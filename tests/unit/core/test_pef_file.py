@@ -209,7 +209,7 @@ def test_a_section_whose_kernel_has_other_inputs_is_corrupt(tmp_path: Path) -> N
     pef = example_pef()
     broken = replace(pef, sections=(replace(pef.sections[0], inputs=("x",)), pef.sections[1]))
     write_pef(tmp_path / "e.pef", broken, example_kernels(), {})
-    with pytest.raises(PefCorrupt, match="section 0 binds 1 inputs and 2 outputs, its kernel has 3 and 2"):
+    with pytest.raises(PefCorrupt, match="section 0 binds 1 inputs and 2 outputs, but its kernel has 3 and 2"):
         read_pef(tmp_path / "e.pef")
 
 
@@ -219,7 +219,7 @@ def test_a_section_whose_kernel_has_other_outputs_is_corrupt(count: int) -> None
     section = pef.sections[0]
     check_bound(pef, section, kernels[section.kernel])
     broken = replace(section, outputs=(*section.outputs, section.outputs[0])[:count])
-    with pytest.raises(PefCorrupt, match=f"section 0 binds 3 inputs and {count} outputs, its kernel has 3 and 2"):
+    with pytest.raises(PefCorrupt, match=f"section 0 binds 3 inputs and {count} outputs, but its kernel has 3 and 2"):
         check_bound(pef, broken, kernels[section.kernel])
 
 

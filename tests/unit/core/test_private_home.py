@@ -89,7 +89,7 @@ def test_a_loose_home_is_mended_with_a_word(home: Path, caplog: pytest.LogCaptur
 def test_a_folder_that_others_use_is_refused_and_stays_as_it_is(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     (home / "someone's").mkdir(parents=True)
     home.chmod(0o777)
-    with pytest.raises(PermissionDenied, match="has other things in it; set RDUKIT_HOME"):
+    with pytest.raises(PermissionDenied, match="holds other files; set RDUKIT_HOME"):
         private_home()
     assert mode_of(home) == 0o777
     mend_home()

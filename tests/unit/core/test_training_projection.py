@@ -116,12 +116,12 @@ def test_the_command_prints_tables_json_and_a_plot(file: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--ranks", "8,1"], "expected rising numbers"),
-        (["--ranks", "1,,8"], "expected rising numbers"),
+        (["--ranks", "8,1"], "expected increasing numbers"),
+        (["--ranks", "1,,8"], "expected increasing numbers"),
         (["--ranks", "4096"], "do not fit 16xSN10-8"),
         (["--ranks", "2", "--plot", "a.png"], "ends in .svg"),
-        (["--ranks", "2", "--restart-time", "5m"], "changes nothing"),
-        (["--ranks", "2", "--checkpoint-time", "5s"], "changes nothing"),
+        (["--ranks", "2", "--restart-time", "5m"], "has no effect"),
+        (["--ranks", "2", "--checkpoint-time", "5s"], "has no effect"),
         (["--ranks", "2", "--mtbf", "0", "--checkpoint-every", "5m"], "expected a time above 0"),
     ],
 )

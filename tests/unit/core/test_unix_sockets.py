@@ -22,7 +22,7 @@ def test_an_address_means_the_path_that_it_was_made_of() -> None:
     "url", ["", "127.0.0.1:9000", "unix:/tmp/rest.sock", "http+unix://relative", "http+unix://%2Fa%00"]
 )
 def test_what_is_no_address_is_refused_with_what_is(url: str) -> None:
-    with pytest.raises(InvalidArgument, match="expected http://HOST:PORT, http\\+unix"):
+    with pytest.raises(InvalidArgument, match="expected http://HOST:PORT or http\\+unix"):
         parse_rest_address(url)
 
 

@@ -60,7 +60,7 @@ def test_a_malformed_uri_is_refused_with_its_slot(text: str) -> None:
 
 
 def test_a_bucket_that_cannot_be_is_told_what_buckets_are_called() -> None:
-    with pytest.raises(InvalidArgument, match=r"'b' is no bucket's name \(3 to 63 small letters"):
+    with pytest.raises(InvalidArgument, match=r"'b' is not a bucket's name; expected 3 to 63 lower-case letters"):
         parse_reference("s3://b/x", "input 'x'")
 
 

@@ -87,9 +87,10 @@ def test_archives_are_known_by_content_and_unpacked(tmp_path: Path, data: bytes)
         (zip_of((zip_link(), b"/etc/passwd")), "link or device"), (tar_of(("../evil", b"x")), "leads out"),
         (tar_of(link("a", "/etc")), "link or device"), (tar_of(link("a", "b", tarfile.LNKTYPE)), "link or device"),
         (tar_of(link("a", "", tarfile.CHRTYPE)), "link or device"), (tar_of(link("a", "", tarfile.FIFOTYPE)), "link"),
-        (tar_of(("a", b"1"), ("a", b"2")), "there twice"), (tar_of(("a", b"1"))[:600], "no archive that can be read"),
-        (gzip.compress(tar_of(("a", b"1" * 5000)))[:60], "no archive that can be read"),
-        (b"PK\x03\x04junk", "no archive"), (b"\x1f\x8bjunk", "no archive"),
+        (tar_of(("a", b"1"), ("a", b"2")), "is repeated"), (tar_of(("a", b"1"))[:600], "not a readable archive that "
+                                                                                       "can be read"),
+        (gzip.compress(tar_of(("a", b"1" * 5000)))[:60], "not a readable archive that can be read"),
+        (b"PK\x03\x04junk", "not a readable archive"), (b"\x1f\x8bjunk", "not a readable archive"),
     ],
 )  # fmt: skip
 def test_what_leads_out_is_a_link_or_is_damaged_is_refused_and_leaves_nothing(

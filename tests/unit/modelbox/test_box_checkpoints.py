@@ -117,7 +117,7 @@ def test_trainings_differ_by_what_changes_their_steps() -> None:
 
 
 def test_a_hugging_face_folder_in_place_of_a_checkpoint_names_the_command_that_converts_it(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="it is not a checkpoint folder that train made"):
+    with pytest.raises(NotFound, match="it is not a checkpoint folder written by train"):
         load_parameters(tmp_path)
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(NotFound, match=r"it is a Hugging Face folder: rdukit checkpoint convert .* FILE\.safetensors"):

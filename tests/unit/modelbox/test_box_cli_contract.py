@@ -86,7 +86,7 @@ def test_new_never_writes_over_what_is_there_nor_leaves_a_box_that_is_wrong(tmp_
     run("new", "mine", "--folder", tmp_path)
     with pytest.raises(Conflict, match=r"modelbox\.yaml is there already"):
         run("new", "mine", "--folder", tmp_path)
-    with pytest.raises(InvalidArgument, match="no box can be called 'Mine!'"):
+    with pytest.raises(InvalidArgument, match="'Mine!' is not valid as a box name"):
         run("new", "Mine!", "--folder", tmp_path / "other")
     assert not (tmp_path / "other").exists()
 

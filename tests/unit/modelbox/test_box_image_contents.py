@@ -43,7 +43,7 @@ def test_a_box_brings_its_yaml_code_and_card(folder: Path) -> None:
 def test_an_artifact_in_a_boxs_folder_is_refused(folder: Path, name: str) -> None:
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_bytes(b"weights")
-    with pytest.raises(InvalidArgument, match="never part of its image"):
+    with pytest.raises(InvalidArgument, match="a box mounts or fetches"):
         read_contents(str(folder))
 
 

@@ -126,7 +126,8 @@ def test_a_layer_that_is_not_what_the_configuration_says_is_told(base: Path) -> 
     config_blob = layout.add_blob(CONFIG_TYPE, compact_json(config))
     layers = [Descriptor.from_json(layer) for layer in manifest["layers"]]
     layout.set_reference("base", layout.add_blob(MANIFEST_TYPE, manifest_blob(config_blob, layers, {})), {})
-    with pytest.raises(InvalidArgument, match=r"unpacks to sha256:[0-9a-f]{64}, the configuration says sha256:0000"):
+    with pytest.raises(InvalidArgument, match=r"unpacks to sha256:[0-9a-f]{64}, but the configuration states "
+        r"sha256:0000"):
         verify_layout(base)
 
 
@@ -224,5 +225,5 @@ def test_without_a_name_the_only_box_beside_its_base_is_meant(tmp_path: Path) ->
         layout.set_reference(name, layout.add_blob(MANIFEST_TYPE, manifest_blob(config, [], {"name": name})), {})
         assert layout.find() == layout.references()[name]
     layout.set_reference("mlp", layout.add_blob(MANIFEST_TYPE, manifest_blob(config, [], {"name": "mlp"})), {})
-    with pytest.raises(NotFound, match="say which with --tag; there: logreg, mlp, rdukit-base"):
+    with pytest.raises(NotFound, match="choose one with --tag; there: logreg, mlp, rdukit-base"):
         layout.find()

@@ -140,8 +140,8 @@ def test_an_artifact_replaces_the_tasks_of_the_same_name(tmp_path: Path) -> None
     [
         ("override:\n  train:\n    epoch: 3\n", 3, "override.train.epoch", "did you mean 'epochs'?"),
         ("override:\n  trian: {epochs: 3}\n", 2, "override.trian", "'infer' or 'evaluate'"),
-        ("override:\n  train: {epochs: }\n", 2, "override.train.epochs", "nothing is changed"),
-        ("override:\n  train: {epochs: {}}\n", 2, "override.train.epochs", "nothing is changed"),
+        ("override:\n  train: {epochs: }\n", 2, "override.train.epochs", "the entry changes nothing"),
+        ("override:\n  train: {epochs: {}}\n", 2, "override.train.epochs", "the entry changes nothing"),
         ("override:\n  train: {epochs: [3]}\n", 2, "override.train.epochs", "a list is not valid"),
         ("override:\n  train:\n    epochs: {max: 3}\n", 3, "override.train.epochs.max",
          "unknown key; expected default"),
@@ -156,7 +156,7 @@ def test_an_artifact_replaces_the_tasks_of_the_same_name(tmp_path: Path) -> None
         ("remove:\n  train: [epochs]\noverride: {train: {epochs: 3}}\n", 3, "override.train.epochs", "under remove"),
         (
             "parameters:\n  - {name: lr, type: int, default: 1, verbs: [train], help: L.}\n",
-            2, "parameters.0.name", "gives train a parameter 'lr' already; change it under override",
+            2, "parameters.0.name", "already gives train a parameter 'lr'; change it under override",
         ),
         (
             "parameters:\n  - {name: a, type: int, default: 1, verbs: [train], hlp: L.}\n",
@@ -177,13 +177,13 @@ def test_a_wrong_change_is_reported_with_its_line(tmp_path: Path, text: str, lin
 @pytest.mark.parametrize(
     ("verb", "change", "words"),
     [
-        ("train", "epochs: {legal: {maximum: 101}}", "maximum 101 is more than the task allows"),
+        ("train", "epochs: {legal: {maximum: 101}}", "maximum 101 is outside the task's limits"),
         ("train", "epochs: {legal: {minimum: 0}}", "task image-classification allows 1 <= x <= 100"),
-        ("train", "epochs: {legal: {enum: [5, 0]}}", "0 is more than the task allows"),
+        ("train", "epochs: {legal: {enum: [5, 0]}}", "0 is outside the task's limits"),
         ("train", "lr: {legal: {minimum: 0}}", "minimum 0 is more than"),
-        ("train", "epochs: {legal: {maximum: max_steps}}", "cannot be compared with it"),
+        ("train", "epochs: {legal: {maximum: max_steps}}", "cannot be compared with them"),
         ("compile", "batch_size: {legal: {enum: [32, 33]}}", "33 is more than"),
-        ("compile", "batch_size: {legal: {maximum: 64}}", "a box can only list fewer with enum"),
+        ("compile", "batch_size: {legal: {maximum: 64}}", "expected a shorter list under enum"),
         ("preprocess", 'label_column: {legal: {pattern: "^l"}}', "list values with enum"),
     ],
 )

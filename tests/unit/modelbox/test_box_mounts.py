@@ -123,7 +123,7 @@ def test_the_child_is_told_what_to_fetch_to_compare_and_to_upload(mounts: Mounts
     assert plan.roots == (str(tmp_path / "state"), str(tmp_path / "data"))
     remote = plan_exchange(mounts, with_slots(), Verb.PREPROCESS, {"data": "https://host/x.zip"})
     assert remote.remote == {"data": "https://host/x.zip"}
-    with pytest.raises(InvalidArgument, match="dataset of mine preprocess does not go to s3; expected file"):
+    with pytest.raises(InvalidArgument, match="dataset of mine preprocess cannot go to s3; expected file"):
         plan_exchange(mounts, with_slots(), Verb.PREPROCESS, {}, "s3://models/x/")
     with pytest.raises(InvalidArgument, match="64 hexadecimal digits"):
         plan_exchange(mounts, with_slots(), Verb.PREPROCESS, {"data": "file:///x#sha256=1"})

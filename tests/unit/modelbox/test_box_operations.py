@@ -73,7 +73,7 @@ def test_nothing_happens_after_the_end(table: OperationTable) -> None:
 
 def test_an_unknown_operation_may_be_of_an_earlier_process(table: OperationTable) -> None:
     for call in (table.get, table.events_after):
-        with pytest.raises(NotFound, match=r"in memory only: it may be of an earlier process"):
+        with pytest.raises(NotFound, match=r"only in memory, so it may belong to an earlier process"):
             call("x")
 
 
@@ -166,5 +166,5 @@ def test_a_cursor_of_an_earlier_process_is_refused(table: OperationTable, clock:
     earlier = OperationTable(clock)
     for number in range(3):
         earlier.add(f"op{number}", Verb.TRAIN)
-    with pytest.raises(InvalidArgument, match="since the start of this box"):
+    with pytest.raises(InvalidArgument, match="since the box started"):
         table.page(None, None, 1, earlier.page(None, None, 1).cursor)

@@ -121,7 +121,7 @@ def dependent(**change: object) -> Box:
         ({"prompt": 320}, r"1 <= x <= context \(256\), a multiple of block \(8\)"),
         ({"prompt": 192, "context": 128}, r"x <= context \(128\)"),
         ({"prompt": 20}, r"a multiple of block \(8\)"),
-        ({"context": 128, "block": 128}, "64 is not valid; .*this is the default, so pass another value"),
+        ({"context": 128, "block": 128}, "64 is not valid; .*this is the default value, so pass another one"),
         ({"rules": "some"}, "valid only when mode is o1; mode is o3: leave it out"),
         ({"rules": 3}, "'rules'"),
         ({"mode": "o0", "tiles": 2}, r"expected one of 1 \(since mode is o0\)"),

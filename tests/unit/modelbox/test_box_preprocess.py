@@ -70,7 +70,7 @@ def test_a_changed_or_damaged_data_set_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="does not match"):
         load_dataset(folder)
     (folder / "train.npz").write_bytes(whole[:100])
-    with pytest.raises(InvalidArgument, match="is damaged, or holds other arrays"):
+    with pytest.raises(InvalidArgument, match="is damaged, or contains arrays other"):
         load_dataset(folder)
     (folder / "train.npz").write_bytes(whole)
     manifest = json.loads((folder / "manifest.json").read_text())

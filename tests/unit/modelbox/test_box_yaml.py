@@ -64,7 +64,7 @@ def test_a_minimal_box_is_valid(tmp_path: Path) -> None:
         ({"compilerVersion": 0.1}, ["compilerVersion", 'a number, not a string; write "0.1"']),
         ({"name": "Mine!"}, ["name", "pattern"]),
         ({"verbs": ["compile", "compile"]}, ["verbs.1", "listed twice"]),
-        ({"artifacts": {"train": {}}}, ["artifacts.train", "not under verbs", "compile"]),
+        ({"artifacts": {"train": {}}}, ["artifacts.train", "not listed under verbs", "compile"]),
         ({"api_version": "rdukit.dev/v1"}, ["did you mean 'apiVersion'?"]),
         ({"resources": {"tile": 4}}, ["resources.tile", "did you mean 'tiles'?", "memory"]),
         ({"resources": {"memory": "2 GB"}}, ["resources.memory", "512MiB"]),
@@ -181,7 +181,7 @@ def test_a_box_is_found_by_file_and_by_folder(tmp_path: Path) -> None:
 def test_a_box_for_another_compiler_is_refused(tmp_path: Path) -> None:
     box = load(tmp_path)
     check_compiler_version(box, "0.1.7")
-    with pytest.raises(InvalidArgument, match=r"for compiler 0\.1, installed is 0\.10\.0"):
+    with pytest.raises(InvalidArgument, match=r"for compiler 0\.1, but 0\.10\.0 is installed"):
         check_compiler_version(box, "0.10.0")
 
 

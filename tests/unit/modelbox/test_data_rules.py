@@ -41,7 +41,7 @@ def test_only_targets_may_say_that_they_do_not_count_and_floats_choose_nothing()
     check_values("label", np.array([0, -100, 2]), ValueLimit(3, allows_ignored=True))
     check_values("label", np.array([9.5]), ValueLimit(3))
     check_values("label", np.zeros(0, np.int64), ValueLimit(3))
-    with pytest.raises(InvalidArgument, match="has the value 7; expected 0 to 2, as there are 3 to choose from"):
+    with pytest.raises(InvalidArgument, match="has the value 7; expected 0 to 2, because there are 3 choices"):
         check_values("label", np.array([-100, 7]), ValueLimit(3, allows_ignored=True))
 
 

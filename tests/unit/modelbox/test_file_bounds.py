@@ -87,9 +87,9 @@ def large_chunks(file: Any, name: str, _: str) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (outside_labels, "'label': its values lie in other files; expected them inside"),
-        (outside_features, "'image': its values lie in other files; expected them inside"),
-        (virtual_features, "'image': its values lie in other files; expected them inside"),
+        (outside_labels, "'label': its values are in other files; expected a self-contained file"),
+        (outside_features, "'image': its values are in other files; expected a self-contained file"),
+        (virtual_features, "'image': its values are in other files; expected a self-contained file"),
         (many_rows, "1099511627776 labels take 64 TiB in memory; expected at most"),
         (large_chunks, r"its chunks \[2097152, 8, 8, 3\] are of 2097152 rows, 384 MiB; expected chunks of rows of at"),
     ],

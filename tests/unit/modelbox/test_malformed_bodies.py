@@ -33,20 +33,20 @@ def told(body: Any, kind: Any = VerbBody, content_type: str = JSON) -> tuple[obj
         (
             {"idempotency_key": "k"},
             "idempotency_key",
-            "removed after 0.1.0: a box runs each request that it gets; submit",
+            "removed after 0.1.0: a box runs every request; for idempotency submit",
         ),
         (
             {"resume": True},
             "resume",
-            "removed after 0.1.0: operations end with their box; submit a job of the platform",
+            "removed after 0.1.0: operations end with their box; submit a job to the platform",
         ),
-        ({"webhook": {"url": "http://x"}}, "webhook", "removed after 0.1.0: a box announces nothing; submit a job"),
+        ({"webhook": {"url": "http://x"}}, "webhook", "0.1.0: a box sends no notifications; submit a job"),
         ({"inputs": {"pef": {"uri": "x", "resume": True}}}, "inputs.pef.resume", "unknown field"),
         ({"inputs": {"pef": {"uri": "x", "sha": "0"}}}, "inputs.pef.sha", "expected uri, sha256"),
         ({"inputs": {"pef": {"uri": "x", "sha256": "0"}}}, "inputs.pef.sha256", "pattern"),
         ({"inputs": {"pef": 3}}, "inputs.pef", "valid string"),
         ({"timeout_s": "3"}, "timeout_s", "valid number"),
-        ([], "body", "it is no JSON object"),
+        ([], "body", "it is not a JSON object"),
     ],
 )
 def test_a_verbs_body(body: object, field: str, words: str) -> None:
@@ -83,6 +83,6 @@ def test_text_that_was_not_sent_as_json_is_told_by_its_content_type() -> None:
     assert "content-type is 'text/plain'; expected application/json" in told("{}", content_type="text/plain")[1]
     assert "content-type is ''; expected" in told("{}", content_type="")[1]
     missing = malformed_request([{"type": "missing", "loc": ("body",), "msg": "Field required"}], JSON)
-    assert "there is no body; expected a JSON object, such as {}" in missing.message
+    assert "the body is missing; expected a JSON object, such as {}" in missing.message
     query = malformed_request([{"type": "enum", "loc": ("query", "state"), "msg": "Input should be 'queued'"}], JSON)
     assert query.detail["field"] == "state"

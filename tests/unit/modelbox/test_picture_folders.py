@@ -77,12 +77,12 @@ def test_folders_named_train_and_test_are_the_splits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "changed", "words"),
     [
-        ("top.png", None, {}, r"top\.png: the picture is in no folder of a class; expected CLASS/top\.png"),
-        ("train/x.png", None, {}, "in no folder of a class"),
+        ("top.png", None, {}, r"top\.png: the picture is not in a class folder; expected CLASS/top\.png"),
+        ("train/x.png", None, {}, "not in a class folder"),
         ("dog/bad.png", b"none", {}, r"dog/bad\.png: not readable as an image; expected PNG"),
         ("emu/1.png", None, {}, r"3 folders of pictures \(cat, dog, emu\), the model has 2 classes.*num_classes=3"),
         ("dog/8.png", None, {"num_classes": 5}, "2 folders of pictures .*, the model has 5 classes"),
-        ("dog/8.png", None, {"channels": 2}, "the model takes 2 channels; expected 1 .grey. or 3"),
+        ("dog/8.png", None, {"channels": 2}, "the model expects 2 channels, but pictures have 1 .grey. or 3"),
         ("dog/8.png", None, {"channels": 1, "image_normalize": "imagenet"}, "image_normalize=imagenet is for rgb"),
     ],
 )

@@ -113,7 +113,8 @@ def test_a_table_of_hugging_face_names_its_classes_and_texts_name_themselves(tmp
         (lambda f: write_parquet(f, image=arrow.array(range(8))), {}, "its type is int64; expected bytes of PNG"),
         (lambda f: write_parquet(f, label=arrow.array([0] * 7 + [None])), {}, "row 7: the label is 'None'; expected a"),
         (lambda f: write_parquet(f, label=arrow.array([0] * 7 + [-1])), {}, "row 7: the label is '-1'"),
-        (lambda f: write_parquet(f, names=["cat"]), {}, r"a label is 1; expected 0 to 0, as the file names them"),
+        (lambda f: write_parquet(f, names=["cat"]), {}, r"a label is 1; expected 0 to 0, the classes that the file "
+                                                        r"names"),
         (write_parquet, {"num_classes": 5}, None),
         (lambda f: write_parquet(f, names=["a", "b"]), {"num_classes": 5}, "has 2 classes .a, b., the model has 5"),
         (lambda f: write_hdf5(f, images=np.zeros((8, 8, 8, 3), np.float32)), {}, "its type is float32; expected uint8"),
@@ -207,8 +208,8 @@ def test_an_augmentation_that_cannot_be_applied_is_refused(tmp_path: Path) -> No
     path = tmp_path / "out" / "dataset" / MANIFEST
     manifest = json.loads(path.read_text())
     for step in ({"transform": "Lambda", "value": 1}, {"transform": "RandomCrop", "value": 1e9}, "RandomCrop"):
-        with pytest.raises(InvalidArgument, match=r"augmentation is not known: .*; expected some of RandomRotation"):
+        with pytest.raises(InvalidArgument, match=r"augmentation is unknown: .*; expected some of RandomRotation"):
             ArrayDataset(path.parent, {**manifest, "augmentation": [step]})
     np.save(data / "image.npy", np.zeros((8, 3, 8, 8), np.float32))
-    with pytest.raises(InvalidArgument, match="augment_flip change pictures, and the data are numbers of an unknown"):
+    with pytest.raises(InvalidArgument, match="augment_flip change pictures, but the data are numbers of unknown"):
         preprocess(data, tmp_path / "floats", augment_flip=0.5)

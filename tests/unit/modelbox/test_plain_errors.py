@@ -87,7 +87,7 @@ def test_tensors_of_another_model_are_named() -> None:
     wanted = {"a.weight": (4, 2), "a.bias": (4,), "b.weight": (2, 2)}
     found = {"a.weight": (4, 3), "a.bias": (4,), "c.weight": (2, 2)}
     assert find_differences(found, wanted) == (
-        "it lacks b.weight; it has, and the model has not, c.weight; a.weight is [4, 3] instead of [4, 2]"
+        "it lacks b.weight; only the checkpoint has c.weight; a.weight is [4, 3] instead of [4, 2]"
     )
     assert find_differences(wanted, wanted) is None
     assert find_differences({}, {str(n): () for n in range(8)}) == "it lacks 0, 1, 2, 3, 4 and 3 more"

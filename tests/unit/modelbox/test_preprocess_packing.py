@@ -110,7 +110,7 @@ def test_files_are_planned_by_size_and_ratios() -> None:
         "dev_1_of_2",
         "dev_2_of_2",
     ]
-    with pytest.raises(IllegalValue, match="leave nothing to train"):
+    with pytest.raises(IllegalValue, match="leave no training data"):
         plan_splits(1, 1, 0.5, 0.5)
 
 

@@ -77,14 +77,15 @@ def test_what_does_not_fit_is_refused_with_what_would(tmp_path: Path, tokenizer:
     with pytest.raises(IllegalValue, match="have class 2; expected 0 to 1"):
         read(table, "sequence-classification")
     table.write_text("words,label\na,0\n")
-    with pytest.raises(InvalidArgument, match="no column 'text'; there: words, label; name it with text_column"):
+    with pytest.raises(InvalidArgument, match="no column 'text'; its columns are words, label; name one with "
+        "text_column"):
         read(table, "embedding")
     table.write_text("text,label\na,0\n,1\n")
     with pytest.raises(InvalidArgument, match=r"t\.csv:3: text is empty"):
         read(table, "embedding")
     text = tmp_path / "t.txt"
     text.write_text("a\n")
-    with pytest.raises(InvalidArgument, match=r"text alone has no classes; expected a table"):
+    with pytest.raises(InvalidArgument, match=r"plain text has no classes; expected a table"):
         read(text, "sequence-classification")
     with pytest.raises(IllegalValue, match="the tokenizer has 9 tokens; expected up to 8"):
         read(text, "embedding", tokenizer, vocabulary=8)

@@ -108,7 +108,7 @@ def test_folders_of_images_are_classes(tmp_path: Path) -> None:
     assert manifest["labels"] == {"cat": 0, "dog": 1}
     assert manifest["class_counts"]["train"] == {"cat": 3, "dog": 3}
     with pytest.raises(
-        InvalidArgument, match=r"cat/1\.png: 5 x 5 pixels, others have more or fewer; " r"expected one size"
+        InvalidArgument, match=r"cat/1\.png: 5 x 5 pixels, unlike other images; " r"expected one size"
     ):
         preprocess(tmp_path / "in", tmp_path / "out", image_size=0, image_mode="rgb")
 
@@ -229,7 +229,7 @@ def test_a_cancelled_attempt_goes_on_and_a_finished_one_is_not_repeated(tmp_path
 def test_arrays_that_cannot_be_rows_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez(path, a=FEATURES, b=FEATURES, label=LABELS)
-    with pytest.raises(InvalidArgument, match=r"has the arrays a, b, label; .*columns names it"):
+    with pytest.raises(InvalidArgument, match=r"has the arrays a, b, label; .*under columns"):
         preprocess(path, tmp_path)
     assert preprocess(path, tmp_path, columns="b").figures["features"] == 3
     np.savez(path, a=np.array([{}, {}], dtype=object), label=LABELS[:2])

@@ -263,7 +263,7 @@ def test_a_cancelled_preprocess_goes_on_after_its_last_finished_file(tmp_path: P
     assert done.figures == wanted
     context = recorder()
     assert preprocess(data, output, context, num_training_splits=4, shuffle="on_RAM").figures == wanted
-    assert "finished already" in context.lines[0]
+    assert "already complete" in context.lines[0]
 
 
 def test_another_request_starts_anew_and_replaces_the_data_set(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_batches_come_in_an_order_of_seed_and_epoch_and_can_start_anywhere(tmp_p
     assert len(epochs[0]) == steps > 10
     assert epochs[0] != epochs[1]
     assert [b.input_ids_BL.tolist() for b in dataset.batches("train", 4, 5, 0, start=7)] == epochs[0][7:]
-    with pytest.raises(InvalidArgument, match="0 sequences in dev, a batch is 4"):
+    with pytest.raises(InvalidArgument, match="0 sequences in dev, fewer than a batch of 4"):
         next(dataset.batches("dev", 4, None))
     dataset.close()
 

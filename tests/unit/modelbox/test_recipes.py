@@ -91,9 +91,9 @@ def test_a_recipe_of_another_box_is_followed() -> None:
         ("train: {epochs: 2}", "expected "),
         ("tune: {preprocess: {}}", "tune"),
         ("train: {preprocess: {}, compile: {}}", "needs preprocess, compile and train"),
-        ("train: {unavailable: No loss., train: {}}", "leave the other keys out"),
-        (WHOLE.replace("checkpoint: train", "checkpoint: infer"), "expected train, or of another box"),
-        (WHOLE.replace("checkpoint: train", "checkpoint: lora"), "expected train, or of another box"),
+        ("train: {unavailable: No loss., train: {}}", "leave out all other keys"),
+        (WHOLE.replace("checkpoint: train", "checkpoint: infer"), "expected train, or BOX/KIND"),
+        (WHOLE.replace("checkpoint: train", "checkpoint: lora"), "expected train, or BOX/KIND"),
         ("train: [", "recipes.yaml:2:1: file: not valid YAML"),
     ],
 )

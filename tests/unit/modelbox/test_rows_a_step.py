@@ -41,5 +41,5 @@ def test_a_training_goes_on_at_its_row(step: int, rows: int, other: int, expecte
 
 
 def test_a_row_that_begins_no_step_is_refused_with_those_that_do() -> None:
-    with pytest.raises(InvalidArgument, match=r"at row 96 of epoch 1, .* use one after a multiple of 2 steps"):
+    with pytest.raises(InvalidArgument, match=r"at row 96 of epoch 1, .* use a checkpoint after a multiple of 2 steps"):
         with_rows_a_step(checkpoint(31 + 3, 32, 1000), 64, 1000)

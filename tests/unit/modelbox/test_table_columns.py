@@ -125,7 +125,7 @@ ROW = {"since": "2021-05-06", "city": "Oslo", "fee": 12.5}
         ({**ROW, "city": {}}, "row 1, column 'city': .* is no name"),
         ({**ROW, "fee": 10**400}, "row 1, column 'fee': .* not finite"),
         ({**ROW, "since": "yesterday"}, "row 1, column 'since': 'yesterday' is not a date"),
-        ([1, 2, 3], "row 1 is no object; expected values by column name"),
+        ([1, 2, 3], "row 1 is not an object; expected values by column name"),
     ],
 )
 def test_a_row_that_the_training_table_does_not_explain_is_refused(tmp_path: Path, row: Any, words: str) -> None:
@@ -171,7 +171,7 @@ def test_columns_that_carry_nothing_or_the_answer_are_told_before_the_training(t
         "column 'branch'", "column 'street'", "column 'number'", "column 'account'", "column 'answer'"
     ]  # fmt: skip
     words = " ".join(told)
-    for part in ("constant", "150 categories", "different in each of the 300 rows", "says the label", "exclude=answer"):
+    for part in ("constant", "150 categories", "differs in each of the 300", "reveals the label", "exclude=answer"):
         assert part in words
     quiet = preprocess(tmp_path, lines, exclude="number,account,branch,street,answer")
     assert "findings" not in quiet.figures
@@ -180,7 +180,7 @@ def test_columns_that_carry_nothing_or_the_answer_are_told_before_the_training(t
 def test_a_label_of_many_values_is_told_to_be_none_of_classes(tmp_path: Path) -> None:
     lines = ["size,label", *(f"{n % 7},{n * 1.5}" for n in range(150))]
     (told,) = preprocess(tmp_path, lines).figures["findings"]  # type: ignore[misc]
-    assert told.startswith("the label has 150 different values: each is a class; expected predict=number")
+    assert told.startswith("the label has 150 different values, each of which is a class; expected predict=number")
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_a_file_of_another_model_or_version_or_a_damaged_one_is_refused(tmp_path
     write_preprocessing(tmp_path, table)
     value = json.loads(path.read_text())
     for changed, words in (
-        ({**value, "version": 2}, r"is of version 2; expected 1"),
+        ({**value, "version": 2}, r"has version 2; expected 1"),
         ({**value, "features": 7}, "damaged"),
         ({**value, "columns": {}}, "damaged"),
         ({key: part for key, part in value.items() if key != "encoding"}, "damaged"),

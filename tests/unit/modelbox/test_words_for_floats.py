@@ -82,7 +82,7 @@ def test_rows_that_are_no_numbers_are_words() -> None:
 
 @pytest.mark.parametrize("logits", [[math.nan, 1.0], [1.0, math.inf], [-math.inf, -math.inf]])
 def test_no_text_is_made_of_what_is_no_number(logits: list[float]) -> None:
-    with pytest.raises(RuntimeFault, match="graph 'decode' gave NaN or infinite values"):
+    with pytest.raises(RuntimeFault, match="graph 'decode' computed NaN or infinite values"):
         check_numbers("decode", np.array(logits, np.float32))
 
 

@@ -323,8 +323,8 @@ def test_a_quota_says_how_much_and_what_could_go(database: Database, store: Fold
             check_quota(session, tenant, 2120)
         assert read_use(session, tenant).bytes == 3000
     assert refused.value.message == (
-        "tenant 'lab' may keep 4 KiB of artifacts and has 2.93 KiB; 2.07 KiB more are 1 KiB too many; "
-        f"delete what you do not need, such as {big} (checkpoint, 2.93 KiB), with: rdukit artifact delete ID"
+        "tenant 'lab' may keep 4 KiB of artifacts and has 2.93 KiB; 2.07 KiB more exceed that by 1 KiB; delete "
+        f"artifacts that you do not need, such as {big} (checkpoint, 2.93 KiB), with: rdukit artifact delete ID"
     )
     assert refused.value.detail["excess_bytes"] == 1024
     delete(database, tenant, big)
@@ -342,7 +342,7 @@ def test_a_quota_counts_what_a_job_makes_and_proposes_nothing_that_is_needed(
 ) -> None:
     data = add(database, tenant, folder(store, tmp_path, a=bytes(100)))
     monkeypatch.setenv("RDUKIT_ARTIFACTS_TENANT_BYTES", "150")
-    with pytest.raises(QuotaExceeded, match="all is pinned or needed"):
+    with pytest.raises(QuotaExceeded, match="every artifact is pinned or needed"):
         train(database, tenant, data, file(store, bytes(60)))
     with database.write() as session:
         session.execute(update(TenantRow).values(artifact_bytes=0))

@@ -179,7 +179,7 @@ def test_what_is_decided_is_admitted_and_seen_with_its_parts_and_ends_with_a_nod
 
 def test_members_that_linked_nodes_have_together_are_not_refused() -> None:
     check_nodes(4, [CAPACITY] * 3, 4, [CAPACITY] * 2)
-    with pytest.raises(IllegalValue, match="the 2 nodes that members may be spread over have room for 4 of them"):
+    with pytest.raises(IllegalValue, match="the 2 nodes that members may use have room for 4 of them"):
         check_nodes(4, [CAPACITY] * 3, 5, [CAPACITY] * 2)
     with pytest.raises(IllegalValue, match="members of a job run on one node"):
         check_nodes(4, [CAPACITY] * 3, 4, [CAPACITY])

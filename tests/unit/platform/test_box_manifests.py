@@ -45,7 +45,7 @@ def test_a_pod_has_no_rights_and_mounts_claims_only() -> None:
 def test_what_kubernetes_would_refuse_is_told_before() -> None:
     with pytest.raises(InvalidArgument, match="RFC 1123"):
         make_pod(SPEC, "Not_a_name", RULES)
-    with pytest.raises(InvalidArgument, match="in no persistent volume claim; folders that are: none"):
+    with pytest.raises(InvalidArgument, match="in no persistent volume claim; expected a path in none"):
         make_pod(SPEC, "a", replace(RULES, folders=[]))
     with pytest.raises(InvalidArgument, match="owner"):
         make_pod(BoxSpec("logreg", Path("/data/x"), owner=BoxOwner("a b", 1)), "a", RULES)

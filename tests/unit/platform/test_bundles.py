@@ -103,7 +103,7 @@ def test_a_revision_keeps_its_bundle_and_all_that_it_names(tmp_path: Path) -> No
         request = EndpointRequest(name="chat", bundle="art-b")
         serving = resolve_serving(session, counter_boxes(), store, tenant, request, bundle)
         assert (serving.box, serving.tiles, serving.pef_id) == (Selector("counter", None), 2, "art-pef")
-        with pytest.raises(InvalidArgument, match="leave expert, pef and checkpoint out"):
+        with pytest.raises(InvalidArgument, match="leave out expert, pef and checkpoint"):
             resolve_serving(
                 session, counter_boxes(), store, tenant, request.model_copy(update={"pef": "art-pef"}), bundle
             )

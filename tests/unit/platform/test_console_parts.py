@@ -208,7 +208,7 @@ def test_progress_that_cannot_be_told_is_no_percentage(progress: dict[str, objec
         ({"state": "running"}, ""),
         (
             {"state": "failed", "reason": "box-failed", "error": {"code": "x", "message": "no such file"}},
-            "The ModelBox refused or failed it: no such file",
+            "The ModelBox rejected the request: no such file",
         ),
         ({"state": "cancelled", "reason": "cancelled-by-user"}, "Cancelled by a user"),
     ],
@@ -228,7 +228,7 @@ def test_the_timeline_has_the_changes_of_state_with_their_reasons() -> None:
     )
     assert [line.title for line in lines] == ["running, attempt 1", "failed, attempt 1", "somewhere, attempt 1"]
     assert lines[0].detail == "worker w1 · XRDU_0/RDU_1 tile 2"
-    assert lines[1].detail == "The ModelBox refused or failed it · out of paper"
+    assert lines[1].detail == "The ModelBox rejected the request · out of paper"
 
 
 def test_the_last_lines_are_picked_from_the_events() -> None:
@@ -291,8 +291,8 @@ def test_a_drain_is_told_to_whom_it_ends() -> None:
     drain = {"component": "/NODE/XRDU_0", "state": "draining", "deadline": 60 * 10**9, "reason": "firmware"}
     tiles = ["/NODE/XRDU_0/RDU_1/TILE_0"]
     assert drain_words([drain], tiles) == (
-        "Its tiles are being drained (firmware). If it runs on until 1970-01-01 00:01:00 UTC, its attempt is ended and "
-        "queued again."
+        "Its tiles are being drained (firmware). If it still runs at 1970-01-01 00:01:00 UTC, its attempt is ended and "
+        "the job queued again."
     )
     for other in ({**drain, "deadline": None}, {**drain, "state": "cordoned"}, {**drain, "component": "/NODE/XRDU_01"}):
         assert drain_words([other], tiles) == ""

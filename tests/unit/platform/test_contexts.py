@@ -107,9 +107,9 @@ def test_no_token_goes_where_it_is_not_for(home: Home, monkeypatch: pytest.Monke
         (("use", "lba"), NotFound, "Did you mean 'lab'.* rdukit context add lba --url URL"),
         (("use", "xyz"), NotFound, "There are: home, lab"),
         (("add", "lab", "--url", LAB), Conflict, "rdukit context remove lab"),
-        (("add", "home", "--url", LAB), InvalidArgument, "home, which is the platform of this home folder"),
+        (("add", "home", "--url", LAB), InvalidArgument, "home is reserved for this home folder"),
         (("add", "a/b", "--url", LAB), InvalidArgument, "expected up to 63"),
-        (("add", "b", "--url", "lab:80"), InvalidArgument, "expected such as http://"),
+        (("add", "b", "--url", "lab:80"), InvalidArgument, "expected a URL such as http://"),
         (("remove", "home"), InvalidArgument, "stays"),
     ],
 )
@@ -144,7 +144,7 @@ def test_the_file_is_the_owners_alone_and_a_damaged_one_chooses_no_platform(home
 def test_a_login_is_kept_where_it_is_for_and_ended_there(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as named:
         named.setenv("RDUKIT_CONTEXT", "lab")
-        with pytest.raises(NotFound, match="say where it is: rdukit login --context lab --url URL"):
+        with pytest.raises(NotFound, match="give its URL: rdukit login --context lab --url URL"):
             login_target(home, None)
         target = login_target(home, LAB + "/")
         assert target == GatewayPlace(LAB, "", "lab")
@@ -154,7 +154,7 @@ def test_a_login_is_kept_where_it_is_for_and_ended_there(home: Home, monkeypatch
     assert login_target(home, None) == target and find_login(home).token == "t1"
     # Who logs in elsewhere, without a name, goes there.
     elsewhere = login_target(home, "http://else:1")
-    assert "back to it: rdukit context use lab" in keep_login(home, elsewhere, "t2")
+    assert "to return to it: rdukit context use lab" in keep_login(home, elsewhere, "t2")
     assert place_of() == "http://else:1 t2 home"
     assert find_login(home) == GatewayPlace("http://else:1", "t2", "home")
     forget_login(home, find_login(home))

@@ -105,7 +105,7 @@ def test_what_to_retry_on_is_listed_where_it_is_wrong() -> None:
 
 def test_the_command_says_both_ways_of_a_deadline_where_it_is_neither() -> None:
     for wrong in ("yesterday", "2026-13-01T08:00Z"):
-        with pytest.raises(click.BadParameter, match=r"expected such as 2h, or 2026-11-30T08:00Z"):
+        with pytest.raises(click.BadParameter, match=r"expected a value such as 2h or 2026-11-30T08:00Z"):
             Deadline().convert(wrong, None, None)
     assert Deadline().convert("2h", None, None) == {"deadline_s": 7200.0}
 
@@ -349,7 +349,7 @@ def test_a_preempted_job_is_queued_again_with_its_age_and_nothing_counts(
     assert (ask(database, job_id, winner), ask(database, job_id, winner)) == (True, False)
     with database.write() as session:
         assert execution.beat(session, [fencing], 5.0, 7.0) == [fencing], "its worker is told"
-    assert read(database, job_id).waits_for == f"it is preempted by job {winner}, which precedes it: its attempt ends"
+    assert read(database, job_id).waits_for == f"it is preempted by job {winner}, which precedes it, so its attempt ends"
     assert interrupt(database, fencing) == "queued"
     job = read(database, job_id)
     assert (job.queued_at, job.not_before, job.failures, job.losses, job.preemptions) == (1.0, None, 0, 0, 1)

@@ -165,7 +165,7 @@ def test_maintenance_of_a_simulation_is_read_and_what_is_none_is_refused() -> No
     assert parse_maintenance("1-2@12h+30m", 3) == [Outage("1", 43200.0, 45000.0), Outage("2", 43200.0, 45000.0)]
     for text, words in (
         ("0@12h", "expected NODES@START"),
-        ("3@1h+1h", "there are nodes 0 to 2"),
+        ("3@1h+1h", "expected nodes 0 to 2"),
         ("2-1@1h+1h", "nodes 0"),
     ):
         with pytest.raises(InvalidArgument, match=words):

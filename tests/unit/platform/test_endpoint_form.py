@@ -36,10 +36,10 @@ def test_every_field_that_is_wrong_says_what_is_legal() -> None:
 @pytest.mark.parametrize(
     ("error", "field"),
     [
-        (Conflict("there is an endpoint 'read' already", field="name"), "name"),
+        (Conflict("endpoint 'read' already exists", field="name"), "name"),
         (Conflict("expert digits:2 is deprecated: worse; name another one", field="expert"), "expert"),
         (NotFound("there is no artifact 'art-1'; list yours"), "pef"),
-        (InvalidArgument("expert digits:2 was trained without a PEF; name one to serve it by", field="pef"), "pef"),
+        (InvalidArgument("expert digits:2 was trained without a PEF; name a PEF to serve it", field="pef"), "pef"),
         (IllegalValue("idle_s is 1; expected 0 (never), or 5 to 2592000 (30 days)", field="idle_s"), "idle"),
         (IllegalValue("parameter 'lr' is 2", field="lr"), ""),
         (RdukitError("already reading: art-12 is broken"), ""),

@@ -269,7 +269,7 @@ def test_inference_is_passed_on(method: str, path: str, at_box: str) -> None:
     ],
 )  # fmt: skip
 def test_nothing_else_of_a_box_is(method: str, path: str) -> None:
-    with pytest.raises(NotFound, match="not passed on"):
+    with pytest.raises(NotFound, match="not forwarded"):
         path_at_box(method, path, "read", "logreg")
 
 

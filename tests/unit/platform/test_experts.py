@@ -248,12 +248,12 @@ def test_a_name_means_its_newest_version_that_is_not_deprecated(lab: Lab) -> Non
     assert lab.get("digits").version == 3
     assert lab.get("digits:3").deprecated_reason == "worse than 2"
     for text in ("digits", "digits:1"):
-        with pytest.raises(Conflict, match="is deprecated already"):
+        with pytest.raises(Conflict, match="is already deprecated"):
             lab.deprecate(text)
 
 
 def test_what_is_not_there_is_told_with_what_is(lab: Lab) -> None:
-    with pytest.raises(NotFound, match=r"no expert is called 'x'; there are none yet; .* rdukit expert promote JOB"):
+    with pytest.raises(NotFound, match=r"unknown expert 'x'; there are none yet; .* rdukit expert promote JOB"):
         lab.get("x")
     lab.promote(lab.train())
     with pytest.raises(NotFound, match=r"expected digits"):

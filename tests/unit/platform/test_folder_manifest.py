@@ -26,7 +26,7 @@ def test_a_folder_without_programs_and_empty_folders_has_the_digest_of_before() 
 @pytest.mark.parametrize(
     ("folders", "why"),
     [
-        (["b"], "'b' is an empty folder of the folder, and 'b/x' would lie inside it"),
+        (["b"], "'b' is an empty folder of the folder, so 'b/x' cannot be inside it"),
         (["a"], "the same path"),
         (["a/b"], "'a' is a file of the folder"),
         (["e", "e"], "the same path"),

@@ -188,7 +188,7 @@ def test_only_allowed_domains_log_in() -> None:
         ({"exp": None}, "has expired"),
         ({"exp": "never"}, "has expired"),
         ({"nbf": NOW + 61}, "not valid yet"),
-        ({"events": {"http://schemas.openid.net/event/backchannel-logout": {}}}, "tells of events"),
+        ({"events": {"http://schemas.openid.net/event/backchannel-logout": {}}}, "reports events"),
     ],
 )
 def test_a_bearer_token_is_refused_for_what_is_wrong_with_it(changes: dict[str, Any], problem: str) -> None:

@@ -47,7 +47,7 @@ def test_a_merge_key_gives_a_mapping_the_keys_that_it_lacks(tmp_path: Path) -> N
         (JOB + "tiles: '2'\n", r"tiles: .*integer"),
         (JOB + "priority: true\n", r"priority: .*integer"),
         (JOB + "verb: infer\n", r"^f: line 5, verb: duplicate key; the first is in line 4$"),
-        (JOB + "parameters: {test_ratio: .inf}\n", r"line 5, parameters\.test_ratio: inf is no number that a request"),
+        (JOB + "parameters: {test_ratio: .inf}\n", r"line 5, parameters\.test_ratio: inf is not valid in a request"),
         (JOB + "parameters: {rates: [1, .nan]}\n", r"parameters\.rates\.1: nan is no number"),
         (JOB + "parameters: {limit: 010}\n", r"parameters\.limit: 010 is octal to some readers; write 10"),
         (JOB + "parameters: {limit: 1_000}\n", r"parameters\.limit: 1_000 is a number to some readers; write 1000"),

@@ -82,12 +82,12 @@ def test_rows_of_healthy_tiles_end_at_a_broken_tile_and_at_the_rdus_end() -> Non
     [
         (1, ("oxoo",), None),
         (2, ("oxoo",), None),
-        (3, ("oxoo",), "it needs 3 tiles in a row inside an RDU, the longest healthy row has 2; 1 of 4 are out of"),
-        (4, ("oxoo",), "it needs 4 tiles, the node has 3 healthy ones; 1 of 4 are out of service"),
+        (3, ("oxoo",), "it needs 3 adjacent tiles in an RDU, but the longest healthy row has 2; 1 of 4 are out of"),
+        (4, ("oxoo",), "it needs 4 tiles, but the node has 3 healthy ones; 1 of 4 are out of service"),
         (4, ("oxoo", "oooo"), None),
         (8, ("oooo", "oxoo", "oooo"), None),
         (8, ("oxoo", "oxoo", "oooo"), "it needs 2 whole RDUs, 1 have all their tiles; 2 of 12 are out of service"),
-        (9, ("oooo", "oooo"), "it needs 9 tiles, the node has 8 healthy ones"),
+        (9, ("oooo", "oooo"), "it needs 9 tiles, but the node has 8 healthy ones"),
     ],
 )
 def test_a_job_that_broken_tiles_keep_out_says_so(count: int, rdus: tuple[str, ...], words: str | None) -> None:

@@ -255,7 +255,7 @@ def test_the_only_node_needs_no_name_and_one_of_several_does(database: Database)
     with database.read() as session:
         with pytest.raises(InvalidArgument, match="name one by --node: one, two"):
             registry.find_node(session, "-")
-        with pytest.raises(NotFound, match="there is: one, two"):
+        with pytest.raises(NotFound, match="expected one, two"):
             registry.find_node(session, "three")
 
 

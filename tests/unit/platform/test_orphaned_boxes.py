@@ -145,7 +145,7 @@ def test_every_backend_is_found_by_its_name_and_no_other() -> None:
 
 def test_an_image_without_containers_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RDUKIT_WORKER_BOX_IMAGE", "boxes:1")
-    with pytest.raises(InvalidArgument, match=r"boxes are processes; set worker\.box_backend too"):
+    with pytest.raises(InvalidArgument, match=r"boxes are processes; also set worker\.box_backend"):
         open_backend(Home(tmp_path))
 
 

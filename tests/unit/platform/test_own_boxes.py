@@ -94,9 +94,9 @@ def test_other_content_is_the_next_version_and_the_same_none(database: Database,
 
 
 def test_the_name_of_a_box_that_comes_with_rdukit_is_taken(database: Database, tenant: str) -> None:
-    with pytest.raises(Conflict, match="comes with rdukit is called 'counter'"):
+    with pytest.raises(Conflict, match="'counter' is a box of rdukit"):
         install(database, tenant, "a", name="counter")
-    with pytest.raises(NotFound, match="'counter' comes with rdukit and has no versions"):
+    with pytest.raises(NotFound, match="'counter' is part of rdukit and has no versions"):
         submit(database, tenant, "counter:1")
 
 
@@ -136,7 +136,7 @@ def test_what_is_not_there_is_told_with_what_is(database: Database, tenant: str)
     install(database, tenant, "b")
     with pytest.raises(NotFound, match=r"'mine' has no version 3; expected mine:1, mine:2"):
         submit(database, tenant, "mine:3")
-    with pytest.raises(NotFound, match=r"no ModelBox is called 'your'; expected counter, mine"):
+    with pytest.raises(NotFound, match=r"unknown ModelBox 'your'; expected counter, mine"):
         submit(database, tenant, "your")
     with pytest.raises(NotFound, match=r"install FOLDER\. Did you mean 'counter'\?"):
         submit(database, tenant, "countr")

@@ -105,7 +105,7 @@ def test_a_job_that_has_waited_long_lets_nothing_past_it() -> None:
 def test_a_job_that_can_never_fit_keeps_nobody_out() -> None:
     decision = decide(changed(EMPTY, queued=(waiting("huge", 100, since=0), waiting("small", 1))))
     assert decision.admissions == ("small",)
-    assert said(decision) == {"huge": "it needs 100 tiles, the node has 8 healthy ones"}
+    assert said(decision) == {"huge": "it needs 100 tiles, but the node has 8 healthy ones"}
 
 
 def test_a_pause_before_the_next_attempt_is_kept() -> None:

@@ -131,7 +131,7 @@ def test_what_workers_report_of_their_boxes_is_judged_the_same_wherever_the_doct
     assert (fence.level, boxes.level, fence.supersedes) == (FindingLevel.GOOD, FindingLevel.GOOD, "fence")
     (fence, boxes) = workers_findings({**fenced, "worker@c:1": "nothing: no user namespaces; run it as root"}, 2, "")
     assert (fence.level, boxes.level) == (FindingLevel.WARN, FindingLevel.BAD)
-    assert "worker@c:1 cannot fence programs of tenants: no user namespaces" in fence.what
+    assert "worker@c:1 cannot fence tenants' programs: no user namespaces" in fence.what
 
 
 def test_the_compose_files_password_is_chosen() -> None:

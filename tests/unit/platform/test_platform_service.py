@@ -322,7 +322,7 @@ def test_a_pipeline_runs_in_the_order_of_its_references(database: Database, tena
         ({"dataset": "@later.dataset"}, "no step before it is called 'later'"),
         ({"dataset": "@prepare.model"}, "has the outputs dataset"),
         ({"dataset": "@prepare"}, "is not a reference"),
-        ({}, "needs the inputs dataset"),
+        ({}, "lacks the inputs dataset"),
         ({"dataset": "@prepare.dataset", "pef": "@prepare.dataset"}, "has no input 'pef'"),
     ],
 )

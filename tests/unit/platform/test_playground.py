@@ -33,7 +33,7 @@ def test_a_chat_is_sent_with_all_that_was_said() -> None:
     }  # fmt: skip
     plain = json.loads(chat_body("gpt2", messages, ChatOptions(), logprobs=False))
     assert plain == {"model": "gpt2", "messages": messages, "max_tokens": 64, "temperature": 0.0, "top_p": 1.0}
-    with pytest.raises(InvalidArgument, match="expected one, or nothing"):
+    with pytest.raises(InvalidArgument, match="expected one, or an empty field"):
         chat_body("gpt2", messages, ChatOptions(seed="x"), logprobs=False)
     assert read_history(json.dumps(messages)) == messages
     assert read_history("") == []
@@ -44,7 +44,7 @@ def test_a_chat_is_sent_with_all_that_was_said() -> None:
     ["{", "{}", '[{"role": "user"}]', '[{"role": "user", "content": 1}]', json.dumps([{}] * (MAX_MESSAGES + 1))],
 )
 def test_a_chat_that_the_playground_did_not_write_is_refused(history: str) -> None:
-    with pytest.raises(InvalidArgument, match="begin a new one"):
+    with pytest.raises(InvalidArgument, match="begin a new chat"):
         read_history(history)
 
 
@@ -107,7 +107,7 @@ def test_a_model_of_a_table_has_a_row_to_fill_in_and_answers_labels() -> None:
 @pytest.mark.parametrize(
     ("rows", "words"),
     [("x", "not JSON"), ("[]", "a list of rows"), ("[1]", "a list of rows"), ("[[1]]", "row 1 has 1 numbers"),
-     ('[[1, 2, 3, "4"]]', "no number"), ("[[1, 2, 3, true]]", "no number")],
+     ('[[1, 2, 3, "4"]]', "not a number"), ("[[1, 2, 3, true]]", "not a number")],
 )  # fmt: skip
 def test_rows_that_are_not_legal_are_refused(rows: str, words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):

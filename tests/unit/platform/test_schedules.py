@@ -96,7 +96,7 @@ def test_what_becomes_of_a_due_time_is_what_its_policies_say(
         ({"cron": "0 0 30 2 *"}, "bad day-of-month"),
         ({"zone": "Berlin"}, "'Berlin', which is no time zone; expected UTC, or a name"),
         ({"zone": "../../etc/passwd"}, "which is no time zone"),
-        ({"pipeline": {**PIPELINE, "idempotency_key": "k"}}, "each run is another pipeline"),
+        ({"pipeline": {**PIPELINE, "idempotency_key": "k"}}, "each run is a new pipeline"),
     ],
 )
 def test_what_can_be_no_schedule_is_refused_with_what_can(wrong: dict[str, object], words: str) -> None:
@@ -205,7 +205,7 @@ def test_a_pipeline_that_is_not_legal_any_more_is_a_failed_run_that_says_why(lab
     assert lab.advance(T0 + HOUR) == 1
     (run,) = lab.show().runs
     assert (run.state, run.pipeline, lab.states("good")) == ("failed", None, [(1, "started")])
-    assert "no ModelBox is called 'gone'" in str(run.why)
+    assert "unknown ModelBox 'gone'" in str(run.why)
 
 
 def test_what_a_schedule_takes_stays_until_it_is_removed(lab: Lab) -> None:

@@ -152,6 +152,6 @@ def test_the_command_takes_quotas_and_loses_nodes() -> None:
     arguments = ["queue", "--jobs", "300", "--tiles", "8", "--load", "1.5", "--urgent", "0.2", "--quota", "tenant-2=4"]
     told = json.loads(CliRunner().invoke(command, [*arguments, "--lose-every", "2h", "--json"]).stdout)
     assert told["jobs"] == 300 and told["preempted"] > 0 and told["lost"] > 0
-    for wrong, message in (("tenant-2=x", "no count of tiles"), ("nobody=4", "no jobs in the trace")):
+    for wrong, message in (("tenant-2=x", "not a number of tiles"), ("nobody=4", "no jobs in the trace")):
         refused = CliRunner().invoke(command, ["queue", "--quota", wrong])
         assert isinstance(refused.exception, InvalidArgument) and message in refused.exception.message

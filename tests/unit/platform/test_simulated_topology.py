@@ -190,7 +190,7 @@ def test_the_command_knows_platforms_and_breaks_rdus(tmp_path: Path) -> None:
     told = json.loads(CliRunner().invoke(command, ["queue", "--jobs", "50", "--json"]).output)
     assert (told["platform"], told["tiles"]) == ("SN30-8", 64)
     for words, said in (
-        (["--platform", "SN10-8", "--tiles", "8"], "expected one of them"),
+        (["--platform", "SN10-8", "--tiles", "8"], "give one of them"),
         (["--break-every", "1d", "--tiles", "8"], "give --platform"),
     ):
         with pytest.raises(InvalidArgument, match=said):

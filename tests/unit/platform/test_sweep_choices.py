@@ -156,7 +156,7 @@ def test_a_sweep_fails_where_nothing_succeeds() -> None:
     [
         ({"space": LR}, "parameter 'lr' of a grid is a range"),
         ({"job": {"box": "b", "verb": "train", "parameters": {"lr": 1}}}, "'lr' is in space and in job.parameters"),
-        ({"job": {"box": "b", "verb": "train", "idempotency_key": "k"}}, "idempotency_key of the sweep"),
+        ({"job": {"box": "b", "verb": "train", "idempotency_key": "k"}}, "use the sweep's idempotency_key"),
         ({"algorithm": "optuna", "space": {"a": {"values": [[1], [2]]}}}, "plain values"),
         ({"space": {k: {"values": list(range(40))} for k in "ab"}}, "1600 points; expected 1000"),
     ],
@@ -270,7 +270,7 @@ def test_a_sweep_compares_on_the_test_split_only_on_request() -> None:
     assert (made.objective.metric, made.objective.split, made.job.parameters) == ("accuracy", "test", {})
     for objective, parameters, words in (
         ({"metric": "validation_loss", "split": "test"}, {}, "is a figure of the dev split; expected split dev"),
-        ({"metric": "mae", "split": "dev"}, {}, "reports 'mae' on one split only; leave split out"),
+        ({"metric": "mae", "split": "dev"}, {}, "reports 'mae' on only one split; leave out split"),
         ({"metric": "accuracy"}, {"evaluate_every": 0}, "'validation_accuracy' needs evaluations, and evaluate_every"),
     ):
         job = {"box": "mlp", "verb": "train", "parameters": parameters}

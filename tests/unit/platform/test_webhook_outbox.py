@@ -222,5 +222,5 @@ def test_what_no_webhook_may_be_is_refused(database: Database) -> None:
             service.create_webhook(session, tenant, "https://example.org", ("job.fail",), 0.0)
         for _ in range(service.MAX_WEBHOOKS - 1):
             service.create_webhook(session, tenant, "https://example.org", (), 0.0)
-        with pytest.raises(Conflict, match="as many as it may"):
+        with pytest.raises(Conflict, match="which is the limit"):
             service.create_webhook(session, tenant, "https://example.org", (), 0.0)

@@ -209,7 +209,7 @@ def test_a_tile_is_reset_by_request_and_its_program_ends(make: MakeMachine) -> N
     hang, outcome = machine.reset(TILE, owner_of, NOW)
     assert hang.outcome is HangOutcome.SUCCEEDED and [hit.owner for hit in outcome.interrupts] == [ALICE]
     assert machine.errors[0].err_type == "ETYPE_TILE_RESET"
-    with pytest.raises(InvalidArgument, match="legal for a reset: a TILE or an RDU"):
+    with pytest.raises(InvalidArgument, match="which cannot be reset; expected a TILE or an RDU"):
         machine.reset(DIMM, nobody, NOW)
 
 
@@ -287,7 +287,7 @@ def test_of_several_events_none_happens_if_one_is_not_legal(make: MakeMachine) -
     for wrong, legal in (
         (Injection("tile-melt"), "expected ddr-correctable"),
         (Injection("tile-hang", "/NODE/XRDU_9"), "expected /NODE/XRDU_0 to /NODE/XRDU_3"),
-        (Injection("rdu-hang", TILE), "rdu-hang happens to a RDU"),
+        (Injection("rdu-hang", TILE), "rdu-hang affects a RDU"),
         (Injection("fan", count=0), "expected 1 to 1000000"),
         (Injection("fan", seed=-1), "expected 0 to "),
         (Injection("fan", data={"persists": 1}), "expected true, false"),
@@ -310,11 +310,11 @@ def test_a_component_above_or_none_is_drawn_from_by_seed(make: MakeMachine) -> N
 
 def test_clearing_what_is_not_there_or_is_cleared_is_refused(make: MakeMachine) -> None:
     machine = make()
-    with pytest.raises(NotFound, match="there is no fault 'x'"):
+    with pytest.raises(NotFound, match="unknown fault 'x'"):
         machine.clear("x", "root", nobody, NOW)
     machine.inject([Injection("host-pcie", RDU)], nobody, NOW)
     machine.repair("/NODE", "root", NOW)
-    with pytest.raises(Conflict, match="was cleared by root already"):
+    with pytest.raises(Conflict, match="was already cleared by root"):
         machine.clear(machine.faults[0].fault_uuid, "root", nobody, NOW)
 
 

@@ -63,7 +63,7 @@ def test_pages_follow_each_other_without_gaps(machine: FaultMachine) -> None:
     assert len(first.rows) == 4 and first.more
     second = find_errors(machine.errors, limit=4, after=first.rows[-1].err_uuid)
     assert first.rows + second.rows == machine.errors and not second.more
-    with pytest.raises(NotFound, match="to go on after"):
+    with pytest.raises(NotFound, match="to continue after"):
         find_errors(machine.errors, after="nobody")
 
 

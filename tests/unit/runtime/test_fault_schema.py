@@ -127,7 +127,7 @@ def test_a_migration_that_fails_leaves_the_old_file(old: Path, monkeypatch: pyte
 
 
 def test_a_reader_of_an_old_database_says_who_migrates_it(old: Path) -> None:
-    with pytest.raises(InvalidArgument, match="it has version 1; a node daemon that starts on it makes it 5"):
+    with pytest.raises(InvalidArgument, match="it has version 1; start a node daemon on it to upgrade it to 5"):
         FaultStore.read_only(old)
 
 
@@ -137,7 +137,8 @@ def test_a_newer_database_is_left_alone(path: Path, good: Path) -> None:
         connection.execute("UPDATE meta SET value = '7' WHERE key = 'schema_version'")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(InvalidArgument, match="it has version 7 and this program knows up to 5; update rdukit"):
+    with pytest.raises(InvalidArgument, match="it has version 7, but this program supports only up to 5; update "
+        "rdukit"):
         FaultStore.open(path)
     assert path.read_bytes() == before
 
@@ -152,7 +153,7 @@ def test_a_newer_database_is_left_alone(path: Path, good: Path) -> None:
         ("DROP TABLE hang_log", "tables are not those"),
         ("ALTER TABLE error ADD COLUMN x TEXT DEFAULT 'y'", "tables are not those"),
         ("PRAGMA application_id = 3", "tables are not those"),
-        ("UPDATE meta SET value = '1' WHERE key = 'schema_version'", "have version 5 and its record says 1"),
+        ("UPDATE meta SET value = '1' WHERE key = 'schema_version'", "have version 5, but its record states 1"),
         ("UPDATE meta SET value = 'two' WHERE key = 'schema_version'", "its record says None"),
         ("DELETE FROM meta", "its record says None"),
     ],
@@ -197,11 +198,11 @@ def test_values_that_are_not_legal_are_refused(path: Path, good: Path, sql: str)
 
 def test_what_is_no_database_is_refused(path: Path, tmp_path: Path) -> None:
     path.write_bytes(b"SQLite format 2\0" + b"x" * 5000)
-    with pytest.raises(InvalidArgument, match="it is no SQLite database"):
+    with pytest.raises(InvalidArgument, match="it is not an SQLite database"):
         FaultStore.open(path)
     with pytest.raises(InvalidArgument, match="not a regular file"):
         FaultStore.open(tmp_path)
-    with pytest.raises(NotFound, match="a node daemon makes it"):
+    with pytest.raises(NotFound, match="a node daemon creates it"):
         FaultStore.read_only(tmp_path / "none.db")
     path.write_bytes(b"")
     FaultStore.open(path).close()
@@ -209,7 +210,7 @@ def test_what_is_no_database_is_refused(path: Path, tmp_path: Path) -> None:
 
 def test_only_one_daemon_writes(path: Path) -> None:
     first = FaultStore.open(path)
-    with pytest.raises(Conflict, match="another node daemon writes the fault database"):
+    with pytest.raises(Conflict, match="another node daemon uses the fault database"):
         FaultStore.open(path)
     first.close()
     FaultStore.open(path).close()
@@ -243,7 +244,7 @@ def test_a_row_is_written_once_in_its_newest_form_and_read_by_anybody(path: Path
         errors = reader.answer("errors", {"limit": 1, "component": None})
         assert errors["more"] is True and json.dumps(errors)
         assert reader.answer("op_state", {})["rdus"] == [row.as_json() for row in machine.op_states()]
-        with pytest.raises(Unavailable, match="only a running node daemon knows 'counters'"):
+        with pytest.raises(Unavailable, match="only a running node daemon answers 'counters'"):
             reader.answer("counters", {})
         with pytest.raises(sqlite3.OperationalError):
             reader._connection.execute("DELETE FROM error")

@@ -138,6 +138,6 @@ def test_a_row_that_was_changed_behind_the_daemons_back_is_noticed(tmp_path: Pat
     connection.commit()
     connection.close()
     store = FaultStore.open(path)
-    with pytest.raises(InvalidArgument, match="a row of table cordon does not have the checksum"):
+    with pytest.raises(InvalidArgument, match="a row of table cordon does not match its stored checksum"):
         store.load()
     store.close()

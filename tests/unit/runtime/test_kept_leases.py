@@ -121,6 +121,6 @@ def test_a_lease_of_another_platform_is_not_restored(desk: DaemonHarness, tmp_pa
     lease = acquire(large, 1, tiles=4, memory_bytes=GIB)
     large.page(1, lease["id"])
     (kept,) = large.daemon.kept_leases()
-    with pytest.raises(InvalidArgument, match="not one of this node"):
+    with pytest.raises(InvalidArgument, match="does not belong to this node"):
         desk.daemon.restore_lease(kept, 0, 0)
     desk.daemon.validate()

@@ -144,7 +144,7 @@ def test_a_result_in_the_memory_of_an_input_is_refused() -> None:
     graph = kernel([("aten.clone.default", Ref("x"))], ["v0"], x=("float32", (ROWS, WIDTH)))
     view = kernel([("aten.view.default", Ref("x"), [WIDTH, ROWS])], ["v0"], x=("float32", (ROWS, WIDTH)))
     verdict = judge(Unit(graph), Side(lambda inputs, scalars: [inputs[0]], None))
-    assert verdict.outcome is Outcome.REFUSED and "memory of an input" in verdict.reason
+    assert verdict.outcome is Outcome.REFUSED and "shares memory with an input" in verdict.reason
     assert judge(Unit(view), side(Unit(view))).outcome is Outcome.RIGHT
 
 

@@ -12,7 +12,7 @@ pytestmark = shows("native", "portable")
     ("native", "total", "words"),
     [
         (3, 3, "native: all 3"),
-        (2, 3, "native: 2 of 3; the others have no native form or could not be built"),
+        (2, 3, "native: 2 of 3; the other libraries have no native form or failed to build"),
         (0, 3, "portable: they run on cuda"),
     ],
 )

@@ -159,7 +159,7 @@ def test_a_log_that_cannot_be_written_is_said_once(tmp_path: Path, capsys: pytes
     log.notice("f", "first")
     log.notice("f", "second")
     said = capsys.readouterr().err
-    assert said == f"cannot write the log {log.path}: Not a directory; the program goes on without it\n"
+    assert said == f"cannot write the log {log.path}: Not a directory; the program continues without it\n"
     (tmp_path / "logs").unlink()
     log.notice("f", "third")
     assert texts(log.path) == ["2 lines lost", "third"]

@@ -296,7 +296,7 @@ def test_each_fault_says_what_helps_a_real_node_and_what_helps_here(desk: Daemon
     for entry in desk.ok(9, "catalogue")["classes"]:
         inject(desk, entry["name"], None, count=2000)
         for fault in desk.ok(9, "faults")["faults"]:
-            real, _, command = fault["recovery_act"].partition(" Here, where the hardware is emulated: snfadm ")
+            real, _, command = fault["recovery_act"].partition(" On emulated hardware: snfadm ")
             assert real in entry["suggestion"] and real
             option, value = command.split()
             if option == "--repair":

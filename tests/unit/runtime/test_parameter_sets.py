@@ -120,7 +120,7 @@ def test_weights_of_few_bits_are_written_as_the_program_itself_writes_them(
         assert tensors[name].data_ptr() % 64 == 0
     assert not tensors["w"].any()  # what a checkpoint lacks is zero
     wrong = replace(pef, symbols={**pef.symbols, "q": replace(weight, shape=(4, 96, 1))})
-    with pytest.raises(PefCorrupt, match="has its scales in 'q_scale', which does not fit"):
+    with pytest.raises(PefCorrupt, match="has scales in 'q_scale' of the wrong shape or dtype"):
         pef_from_dict(pef_to_dict(wrong))
 
 
@@ -139,7 +139,7 @@ def test_what_does_not_fit_the_pef_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PefMismatch, match="changes 'cache' when it runs"):
         write_parameters(pef, [("cache", torch.zeros(2))], tmp_path / "set")
     (tmp_path / "short").write_bytes(b"x")
-    with pytest.raises(InvalidArgument, match="has 1 bytes, the parameters of p take 128"):
+    with pytest.raises(InvalidArgument, match="has 1 bytes, but the parameters of p take 128"):
         ParameterSet(pef, tmp_path / "short")
     trained = replace(pef, sections=(*pef.sections, replace(pef.sections[0], id=2, type=SectionType.OPT)))
     with pytest.raises(PefMismatch, match="is changed by runs"):

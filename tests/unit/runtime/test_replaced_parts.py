@@ -73,7 +73,7 @@ def test_errors_before_make_no_fault_with_those_after(act: str) -> None:
         for each in (machine, again):
             inject(each, 1, 4)
             assert bool(each.active_faults()) is not acts
-            assert [row.err_count for row in each.errors] == [policy.count], "totals stay"
+            assert [row.err_count for row in each.errors] == [policy.count], "totals remain"
             each.validate()
 
 
@@ -91,5 +91,5 @@ def test_a_replacement_is_written_and_waits_with_the_other_rows() -> None:
 
 
 def test_what_has_no_part_to_replace_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="no part that can be replaced"):
+    with pytest.raises(InvalidArgument, match="no replaceable part"):
         new_machine().replace(f"{RDU}/TILE_0", "root", 1)

@@ -70,7 +70,7 @@ async def test_events_that_are_gone_are_told_even_if_their_kind_is_not_wanted() 
 
 async def test_a_number_of_an_earlier_run_begins_anew() -> None:
     first, *rest = await seen(EventWatch(FakeNode(events=range(1, 4))), 500)
-    assert "started again" in first.error_details[0]
+    assert "has restarted" in first.error_details[0]
     assert [reply.sequence for reply in rest] == [1, 2, 3]
 
 

@@ -176,7 +176,7 @@ def test_two_forms_on_one_stdout_are_refused_and_a_file_beside_json_is_not() -> 
 
 def test_a_screen_that_is_too_small_says_how_much_is_missing() -> None:
     shown = fit_lines(["abcdef", "b", "c", "d"], 40, 3, "tiles")
-    assert shown == ["abcdef", "b", "… 2 more tiles; a taller window or --ski"]
+    assert shown == ["abcdef", "b", "… 2 more tiles; enlarge the window or pa"]
     assert fit_lines(["abcdef", "b"], 3, 2, "tiles") == ["abc", "b"]
 
 

@@ -250,7 +250,7 @@ def test_a_page_lists_what_it_lacks_where_a_pef_is_gone_or_another_one(tmp_path:
     )
     path.unlink()
     write_pef(path, replace(other, sections=(*sections, *other.sections[1:])), example_kernels(), {})
-    assert "another PEF was written to its place since" in page()
+    assert "another PEF has replaced it since" in page()
 
 
 def test_a_native_run_adds_its_sections_as_a_block_after_those_before_it() -> None:

@@ -276,4 +276,4 @@ def test_a_job_has_the_rdus_of_its_tiles_with_their_parts_and_modules() -> None:
 @pytest.mark.parametrize("form", [["show", "Host", "all"], ["rdma-dev"], ["set", "hugepages", "1"]])
 def test_what_is_the_hosts_is_no_jobs(form: list[str]) -> None:
     result = CliRunner().invoke(snconfig, [*form, "--job", "j1"])
-    assert isinstance(result.exception, InvalidArgument) and "--job belongs to show Node" in result.exception.message
+    assert isinstance(result.exception, InvalidArgument) and "--job is only for show Node" in result.exception.message

@@ -336,7 +336,7 @@ def test_a_scenario_that_is_absent_binary_or_too_long_is_refused(tmp_path: Path)
 
 def test_clearing_says_whether_the_fault_came_back() -> None:
     answer = {"fault": FAULT, "returned": "f-9"}
-    assert change_lines("--clear", answer)[1].startswith("its cause remains: it is back as f-9")
+    assert change_lines("--clear", answer)[1].startswith("the fault returned as f-9, because its cause remains")
     assert len(change_lines("--clear", {"fault": FAULT, "returned": None})) == 1
 
 

@@ -16,7 +16,7 @@ def test_a_user_has_no_more_tiles_than_the_limit_and_others_have_theirs() -> Non
     acquire(desk, 1, 3)
     refused = desk.error(2, "acquire", application="more", tiles=2, memory_bytes=0, wait_s=60)
     assert refused["code"] == "no-resources"
-    assert "user ada has 3 tiles and asks for 2 more; the limit of one user is 4 (snd.user_tiles)" in refused["message"]
+    assert "user ada has 3 tiles and requests 2 more; the limit of one user is 4 (snd.user_tiles)" in refused["message"]
     acquire(desk, 2, 1)
     acquire(desk, 3, 4)
     desk.daemon.validate()

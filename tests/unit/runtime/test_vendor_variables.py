@@ -21,8 +21,7 @@ def test_a_variable_that_asks_for_what_nothing_does_is_told_with_the_reason() ->
         "SF_RNT_DMA_POLL_BUSY_WAIT": "",
     }  # fmt: skip
     assert find_notes(launch) == [
-        "$SAMBA_CCL_HIERARCHICAL_ALLREDUCE=1 has no effect here: values are added in rank order, whatever the "
-        "algorithm",
+        "$SAMBA_CCL_HIERARCHICAL_ALLREDUCE=1 has no effect here: values are added in rank order for every algorithm",
         "$SAMBA_CCL_NUM_WORKERS=1 has no effect here: each rank adds its own slice, in one thread",
         "$SF_RNT_NUMA_BIND=2 has no effect here: ranks run on the cores that the launcher gives them",
     ]
@@ -50,7 +49,7 @@ def test_a_value_that_a_variable_cannot_have_is_refused(name: str, value: str, l
 
 def test_a_transport_is_one_of_two_words_or_the_vendors_switch() -> None:
     assert [read_transport(text) for text in ("auto", "1", "Gloo", "0")] == [AUTO, AUTO, GLOO, GLOO]
-    with pytest.raises(ValueError, match="'tcp' is no transport; expected auto"):
+    with pytest.raises(ValueError, match="'tcp' is not a transport; expected auto"):
         read_transport("tcp")
 
 

@@ -82,6 +82,6 @@ def test_the_next_deadline_is_the_earliest() -> None:
 
 def test_the_line_has_an_end() -> None:
     waiting = line(*[1] * MAX_WAITING)
-    with pytest.raises(NoResources, match="wait already"):
+    with pytest.raises(NoResources, match="already wait"):
         waiting.join(PendingLease(999, request(1), 0.0, 1.0, NoResources("full")))
     waiting.validate()

@@ -59,19 +59,19 @@ def test_a_bundle_says_who_is_meant_by_which_name() -> None:
     [
         ("host: 2GiB", "host: 2GB", 4, "memory.host: '2GB' is not valid; expected a size such as 512MiB"),
         ("pinned: true", "pinnd: true", 8, "experts.0.pinnd: unknown key; did you mean 'pinned'?"),
-        ("configuration: 4k\n", "configuration: 8k\n", 10, "'8k' is no configuration of the bundle; expected 4k"),
+        ("configuration: 4k\n", "configuration: 8k\n", 10, "'8k' is not a configuration of the bundle; expected 4k"),
         ("meta-llama/Llama-3.1-8B-Instruct", "poet", 12, "experts.1.aliases.0: 'poet' means 'poet' already"),
         ("name: five\n", "name: five\nrouter: {name: poet, file: r}\n", 4, "router.name: 'poet' means 'poet' already"),
-        ("name: five\n", "name: five\nrouter: {name: r, file: r, default: x}\n", 4, "router.default: 'x' is no expert"),
+        ("name: five\n", "name: five\nrouter: {name: r, file: r, default: x}\n", 4, "router.default: 'x' is not an expert"),
         ("batch: 4", "batch: 0", 6, "configurations.0.batch: 0 is not valid; expected at least 1"),
         (
             "batch: 4",
             "draft: {expert: nobody}",
             6,
-            "configurations.0.draft: 'nobody' is no expert; expected poet, coder",
+            "configurations.0.draft: 'nobody' is not an expert; expected poet, coder",
         ),
         ("batch: 4", "draft: {pef: x.pef}", 6, "configurations.0.draft: it needs an expert, or pef and checkpoint"),
-        ("batch: 4", "draft: {expert: poet, pef: x}", 6, "configurations.0.draft: it names an expert and files"),
+        ("batch: 4", "draft: {expert: poet, pef: x}", 6, "configurations.0.draft: it names both an expert and files"),
         ("kind: Bundle", "kind: Job", 2, "'Job' is not valid; expected 'Bundle'"),
         ("name: five", "name: ../five", 3, "'../five' is not valid; expected text with the pattern"),
         ("apiVersion: rdukit.dev/v1\n", "", 1, "apiVersion: missing"),
@@ -148,17 +148,17 @@ def test_a_draft_takes_from_what_experts_have() -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"hbm": 16}, r"memory.hbm is 16 GiB .*; what fits: 18GiB or more, fewer configurations"),
+        ({"hbm": 16}, r"memory.hbm is 16 GiB .*; expected 18GiB or more, fewer configurations"),
         ({"host": 20}, r"e1, e2, .* …: 14.9 GiB beside 14.9 GiB of pinned experts do not fit into memory.host"),
         (
             {"draft_bytes": 60 * GIB},
-            r"caches, graphs and drafts of 1 configurations take 63 GiB.*what fits: 78GiB or more",
+            r"caches, graphs and drafts of 1 configurations take 63 GiB.*expected 78GiB or more",
         ),
         (
             {"draft_weights_bytes": 20 * GIB},
-            r"beside 34.9 GiB of pinned experts and drafts do not fit into memory.host",
+            r"in addition to 34.9 GiB of pinned experts and drafts exceed memory.host",
         ),
-        ({"host": 20, "pinned": 2}, r"pinned experts take 29.8 GiB, memory.host is 20 GiB; what fits: 30GiB or more"),
+        ({"host": 20, "pinned": 2}, r"pinned experts take 29.8 GiB, memory.host is 20 GiB; expected 30GiB or more"),
     ],
 )
 def test_what_does_not_fit_is_told_with_what_would(change: dict[str, Any], told: str) -> None:
@@ -176,7 +176,7 @@ def test_of_artifacts_only_artifacts_are_named(tmp_path: Path) -> None:
         assert files.find("artifact://art-1/poet", place) == tmp_path / "art-1" / "poet"
         with pytest.raises(InvalidArgument, match=r"bundle.yaml:8:.*outside of the bundle's folders"):
             files.find("artifact:///etc/passwd", place)
-    with pytest.raises(InvalidArgument, match=r"bundle.yaml:8:.*'art-1' is no artifact; expected artifact://ID"):
+    with pytest.raises(InvalidArgument, match=r"bundle.yaml:8:.*'art-1' is not an artifact; expected artifact://ID"):
         files.find("art-1", place)
     with pytest.raises(NotFound, match=r"there is no 'artifact://art-2'; expected one of yours"):
         files.find("artifact://art-2", place)

@@ -87,7 +87,7 @@ def test_a_file_that_is_no_whole_router_is_refused(changed: dict[str, Any], tmp_
     assert load_router(tmp_path / "legal")[0].experts == ("a", "b")
     tensors, metadata = parts(**changed)
     save_file(tensors, tmp_path / "wrong", metadata)
-    with pytest.raises(InvalidArgument, match="rdukit router train makes one"):
+    with pytest.raises(InvalidArgument, match="rdukit router train writes one"):
         load_router(tmp_path / "wrong")
 
 
@@ -165,7 +165,8 @@ def test_labelled_texts_are_read_by_line_and_equal_ones_count_once(tmp_path: Pat
     ]
     file.write_text("\n\n".join(json.dumps(line, ensure_ascii=False) for line in lines))
     assert read_examples(file) == [LabelledPrompt("One  two", "a"), LabelledPrompt("x\u2028y", "b")]
-    for wrong, words in (('{"prompt": "x"}', "line 1"), ("[]", "line 1"), ("{", "line 1"), ("", "not two experts")):
+    for wrong, words in (('{"prompt": "x"}', "line 1"), ("[]", "line 1"), ("{", "line 1"), ("", "fewer than two "
+                                                                                                "experts")):
         file.write_text(wrong)
         with pytest.raises(InvalidArgument, match=words):
             read_examples(file)
@@ -191,5 +192,5 @@ def test_the_text_that_decides_is_what_the_user_said_last() -> None:
         {"messages": [said("user", None)]},
         {"messages": "", "input": 3},
     ):
-        with pytest.raises(InvalidArgument, match="name one as its model"):
+        with pytest.raises(InvalidArgument, match="name an expert as its model"):
             routed_text(nothing)

@@ -95,13 +95,14 @@ def test_fields_of_one_api_that_say_nothing_are_taken() -> None:
 @pytest.mark.parametrize(
     ("kind", "fields", "words"),
     [
-        (ChatBody, {"temprature": 1}, "temprature: it is no field of this request; leave it out, or write temperature"),
+        (ChatBody, {"temprature": 1}, "temprature: it is not a field of this request; leave it out, or write "
+                                      "temperature"),
         (ChatBody, {"max_new_tokens": 1}, "or write max_tokens"),
         (ChatBody, {"stop_sequences": ["a"]}, "or write stop"),
         (ChatBody, {"functions": [{}]}, "functions is not served here; leave it out, or write tools"),
         (ChatBody, {"length_penalty": 2.0}, "length_penalty is not served here; leave it out"),
         (ChatBody, {"use_beam_search": True}, "use_beam_search is not served here; leave it out"),
-        (ChatBody, {"entirely_unknown": 1}, "entirely_unknown: it is no field of this request; leave it out"),
+        (ChatBody, {"entirely_unknown": 1}, "entirely_unknown: it is not a field of this request; leave it out"),
         (ResponseBody, {"max_tokens": 1}, "or write max_output_tokens"),
         (ResponseBody, {"previous_response_id": "r"}, "previous_response_id is not served here"),
         (MessagesBody, {"stop": ["a"]}, "or write stop_sequences"),
@@ -122,7 +123,7 @@ def test_a_field_that_is_not_served_is_refused_with_the_nearest_name(
     ("fields", "place", "words"),
     [
         ({"min_tokens": 9, "max_tokens": 3}, "min_tokens", "9 is above max_tokens, 3"),
-        ({"guided_json": "{"}, "guided_json", "no form of the kind json"),
+        ({"guided_json": "{"}, "guided_json", "not a form of kind json"),
         ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_regex", "a text has one form"),
         ({"guided_regex": "a", "structured_outputs": {"regex": "b"}}, "guided_regex", "a text has one form"),
     ],

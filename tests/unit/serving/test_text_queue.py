@@ -21,7 +21,7 @@ async def _refused() -> Overloaded:
     await asyncio.sleep(0)
     assert queue.pending == 2
     try:
-        with pytest.raises(Overloaded, match=r"2 texts wait; expected 2") as refused:
+        with pytest.raises(Overloaded, match=r"2 texts wait, which is the limit 2") as refused:
             await anext(queue.generate(REQUEST))
         queue.refuse(Unavailable("the model cannot be loaded"))
         for found in await asyncio.gather(*waiting, return_exceptions=True):

@@ -50,7 +50,7 @@ def test_a_stop_is_a_text_or_as_many_as_are_short_enough_together() -> None:
         ({"presence_penalty": -3}, "presence_penalty", "greater than or equal to -2"),
         ({"min_p": 1.5}, "min_p", "less than or equal to 1"),
         ({"repetition_penalty": 0}, "repetition_penalty", "greater than 0"),
-        ({"reasoning_effort": "low"}, "reasoning_effort", "it is no field of this request; leave it out"),
+        ({"reasoning_effort": "low"}, "reasoning_effort", "it is not a field of this request; leave it out"),
         ({"suffix": "x"}, "suffix", "is not served here; leave it out"),
         ({"prompt": []}, "prompt", "at least 1"),
         ({"prompt": [2**31]}, "prompt.0", "less than"),
@@ -68,7 +68,7 @@ def test_an_error_names_the_field_as_the_caller_wrote_it(fields: dict[str, Any],
     [
         ({"best_of": 3, "n": 2}, "best_of", "3 is not valid; expected 2, as n"),
         ({"max_tokens": 0}, "max_tokens", "valid only with echo"),
-        ({"prompt": ["a"] * 100, "n": 101}, "prompt", "10100 texts are asked for; expected at most 10000"),
+        ({"prompt": ["a"] * 100, "n": 101}, "prompt", "10100 texts are requested; expected at most 10000"),
     ],
 )
 def test_fields_that_do_not_go_together_are_refused(fields: dict[str, Any], place: str, words: str) -> None:
@@ -139,7 +139,7 @@ def test_a_chat_with_calls_and_their_answers_comes_to_a_template_as_templates_re
         ({"role": "tool", "content": "x"}, {}, "messages.0", "needs tool_call_id"),
         ({"role": "user", "content": [{"type": "image_url"}]}, {}, "messages.0.content.0", "image_url is not served"),
         ({"role": "user", "content": "x"}, {"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs",
-         "messages is the chat's own"),
+         "messages is reserved for the chat"),
         ({"role": "user", "content": "x"}, {"reasoning_effort": "huge"}, "reasoning_effort", "'low'"),
     ],
 )  # fmt: skip

@@ -210,11 +210,11 @@ def test_each_text_keeps_its_schema_or_a_refusal_says_what_to_write(tenth: int) 
     ("schema", "words"),
     [
         ({"oneOf": [{"type": "string"}, {"minLength": 3}]}, "may match two options of oneOf; write anyOf"),
-        ({"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, "a list in place of a set"),
+        ({"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, "remove duplicates"),
         ({"enum": [2**53 + 1]}, "9007199254740993, which would be rounded to a double; write it as a string"),
         ({"type": "integer", "minimum": 2**53 + 1, "maximum": 2**53 + 1}, "write a string with a pattern"),
         ({"type": "string", "pattern": "a(?=b)"}, "looks ahead or behind with '(?=b)'"),
-        ({"if": {}}, "the schema at /properties/a: if cannot be kept while a text is made; write anyOf"),
+        ({"if": {}}, "the schema at /properties/a: if cannot be enforced during generation; write anyOf"),
         ({"$ref": "https://example.com/x"}, "write the schema into $defs"),
         (functools.reduce(lambda inner, _: {"items": inner}, range(300), {}), "more than 200 deep; write $defs"),
     ],
@@ -323,7 +323,7 @@ def test_brackets_and_escapes_without_an_end_are_read_once() -> None:
 
 def test_a_tool_whose_arguments_nothing_fits_is_refused() -> None:
     form = forced_call(format_of("<tool_call>"), [("never", {"not": {}})])
-    with pytest.raises(InvalidArgument, match="tools: no text can be made in this form"):
+    with pytest.raises(InvalidArgument, match="tools: no text can have this form"):
         constraints()[0].find(form)
 
 

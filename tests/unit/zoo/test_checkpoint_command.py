@@ -91,7 +91,7 @@ def test_diff_names_what_differs_and_exits_with_1(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="there is no checkpoint"):
         run("show", tmp_path / "nothing")
     (tmp_path / "damaged.safetensors").write_bytes(b"x" * 20)
-    with pytest.raises(InvalidArgument, match="is no safetensors file, or damaged"):
+    with pytest.raises(InvalidArgument, match="is not a safetensors file, or is damaged"):
         run("show", tmp_path / "damaged.safetensors")
 
 

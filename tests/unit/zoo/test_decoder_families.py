@@ -50,10 +50,10 @@ def test_the_box_has_each_family_and_each_has_a_published_size() -> None:
         ({"rotary_kind": "dynamic", "rotary_original_length": 64}, "context of 128 tokens .* expected at most 64"),
         ({"family": "opt", "positions": 64}, r"context_length is 128; expected at most 64 \(positions\)"),
         ({**_GROUPS, "expert_groups": 3}, "2 of 3 expert_groups and 8 experts; expected 1 <= expert_groups_chosen"),
-        ({**_GROUPS, "expert_groups": 8}, "groups of two and more, which have as many experts together"),
+        ({**_GROUPS, "expert_groups": 8}, "groups of two or more, with at least as many experts together"),
         ({**_GROUPS, "expert_groups": 4, "experts_per_token": 5}, "5 experts_per_token of 2 groups with 2 experts"),
         ({**_GROUPS, "rotated_width": 5}, "5 of a head's 16 elements are rotated"),
-        ({"heads": 3, "width": 48}, "heads 3 is no multiple of key_value_heads 2"),
+        ({"heads": 3, "width": 48}, "heads 3 is not a multiple of key_value_heads 2"),
     ],
 )
 def test_sizes_that_do_not_fit_together_are_refused(sizes: dict[str, Any], words: str) -> None:
@@ -149,7 +149,7 @@ def test_a_size_that_the_familys_configurations_cannot_say_is_refused() -> None:
     ],
 )
 def test_an_architecture_that_is_not_covered_is_answered_with_the_nearest(asked: str, nearest: str) -> None:
-    with pytest.raises(InvalidArgument, match=rf"the nearest that one has is {nearest}; expected one of"):
+    with pytest.raises(InvalidArgument, match=rf"the nearest known architecture is {nearest}; expected one of"):
         models_of([asked], Path("config.json"))
 
 

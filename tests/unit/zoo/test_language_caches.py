@@ -96,5 +96,5 @@ def test_a_latent_cache_refuses_adapters_that_it_would_not_apply() -> None:
     model: Any = Cached("decoder", "deepseek_v3").model
     share_adapters(model, 1, 2, 512)
     tokens = torch.zeros(1, 1, dtype=torch.int64)
-    with pytest.raises(InvalidArgument, match="expected adapters=0: serve a checkpoint into which the adapter is"):
+    with pytest.raises(InvalidArgument, match="expected adapters=0: merge the adapter into"):
         model(tokens, tokens, tokens[0], tokens)

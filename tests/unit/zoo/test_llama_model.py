@@ -53,7 +53,7 @@ def test_labels_that_are_ignored_count_in_no_loss() -> None:
 @pytest.mark.parametrize(
     ("sizes", "words"),
     [
-        ({"width": 10, "heads": 4}, "width 10 is no multiple of heads 4"),
+        ({"width": 10, "heads": 4}, "width 10 is not a multiple of heads 4"),
         ({"width": 12, "heads": 4}, "expected an even number"),
         ({"heads": 4, "key_value_heads": 3, "width": 16}, "key_value_heads 3 does not divide heads 4"),
         ({"prompt_length": 600}, "expected 2 <= x <= 128"),

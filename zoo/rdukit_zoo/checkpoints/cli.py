@@ -37,7 +37,7 @@ Readers = Mapping[str, Callable[[], torch.Tensor]]
 
 @click.group(cls=ExtensibleGroup, extended_by="rdukit.checkpoint.commands")
 def checkpoint() -> None:
-    """Show, compare and convert checkpoints: of boxes, safetensors files, Hugging Face folders.
+    """Show, compare and convert checkpoints, safetensors files and Hugging Face folders.
 
     Example: rdukit checkpoint show ~/models/gpt2
 
@@ -97,9 +97,9 @@ def diff(one: Path, other: Path, as_json: bool) -> None:
 @checkpoint.command("convert")
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("target", type=click.Path(path_type=Path))
-@click.option("--model", "model_name", help="Model of the zoo that a checkpoint without config.json is of.")
+@click.option("--model", "model_name", help="Zoo model of a checkpoint without config.json.")
 @click.option("--variant", help="Its published sizes.")
-@click.option("--size", "sizes", multiple=True, metavar="NAME=VALUE", help="One of its sizes; may be repeated.")
+@click.option("--size", "sizes", multiple=True, metavar="NAME=VALUE", help="One of the model's sizes; may be repeated.")
 def convert(source: Path, target: Path, model_name: str | None, variant: str | None, sizes: tuple[str, ...]) -> None:
     """Convert a Hugging Face folder to a safetensors file, or with --model a checkpoint to such a folder.
 
@@ -115,7 +115,7 @@ def convert(source: Path, target: Path, model_name: str | None, variant: str | N
         chosen = _chosen_sizes(entry, folder.sizes, variant, sizes)
         require_same(
             ModelIdentity(folder.entry.name, folder.sizes), ModelIdentity(entry.name, chosen), CONFIG, "the options",
-            "leave out --model, --variant and --size: a folder says what it is of",
+            "leave out --model, --variant and --size, because the folder determines them",
         )  # fmt: skip
         model = load_hub_folder(source, rounds_tables=False)
         tensors = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
@@ -132,7 +132,7 @@ def convert(source: Path, target: Path, model_name: str | None, variant: str | N
     written = {} if header is None or identity is None else {**header.trained_sizes, **identity.sizes}
     chosen = _chosen_sizes(entry, written, variant, sizes)
     if identity is None:
-        click.echo(f"{source} does not say what model it is of: taking the sizes as they are given", err=True)
+        click.echo(f"{source} does not identify its model; using the given sizes", err=True)
     else:
         require_same(
             identity, entry.identity(chosen), "the checkpoint", "the options", "leave out --size and --variant"
@@ -145,15 +145,15 @@ def convert(source: Path, target: Path, model_name: str | None, variant: str | N
         differences = find_differences({name: tensor.shape for name, tensor in tensors.items()}, wanted)
         if differences is not None:
             raise InvalidArgument(
-                f"{source} is not of {model_name} with these sizes: {differences}; expected the checkpoint's sizes by "
+                f"{source} does not fit {model_name} with these sizes: {differences}; give the checkpoint's sizes by "
                 "--variant or --size"
             )
         model.load_state_dict(tensors)
         lost = [name for name, tensor in model.state_dict().items() if not torch.equal(tensor, tensors[name])]
         if lost:
             raise InvalidArgument(
-                f"tie_word_embeddings: {', '.join(lost)} of {source} is a tensor of its own, and one with another in "
-                f"{model_name} with these sizes; add --size is_tied=false, where the model has it"
+                f"tie_word_embeddings: {', '.join(lost)} of {source} is a separate tensor, but {model_name} with "
+                f"these sizes shares it; add --size is_tied=false if the model has that size"
             )
         known = entry.identity(chosen) if identity is None else identity
         tokenizer = _tokenizer_beside(source, known)
@@ -165,9 +165,9 @@ def convert(source: Path, target: Path, model_name: str | None, variant: str | N
 
 @checkpoint.command("stamp")
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--model", "model_name", required=True, help="Model of the zoo that the checkpoint is of.")
+@click.option("--model", "model_name", required=True, help="Zoo model of the checkpoint.")
 @click.option("--variant", help="Its published sizes.")
-@click.option("--size", "sizes", multiple=True, metavar="NAME=VALUE", help="One of its sizes; may be repeated.")
+@click.option("--size", "sizes", multiple=True, metavar="NAME=VALUE", help="One of the model's sizes; may be repeated.")
 @click.option("--class", "classes", multiple=True, metavar="NAME", help="Name of a class, in order; may be repeated.")
 @click.option("--tokenizer", type=click.Path(path_type=Path, exists=True), help="Its tokenizer.json.")
 def stamp(
@@ -202,7 +202,7 @@ def _tokenizer_beside(source: Path, identity: ModelIdentity) -> Path | None:
     if not file.is_file() or (source.is_file() and not identity.tokenizer):
         return None
     there = replace(identity, tokenizer=tokenizer_digest(file.read_text()))
-    require_same(identity, there, "the checkpoint", str(file), "put the tokenizer there that it was trained with")
+    require_same(identity, there, "the checkpoint", str(file), "add the tokenizer with which it was trained")
     return file
 
 
@@ -235,7 +235,7 @@ def open_tensors(path: Path) -> Iterator[Readers]:
             stream = stack.enter_context(safe_open(path, framework="pt"))
             names = list(stream.keys())
         except SafetensorError as cause:
-            raise InvalidArgument(f"{path} is no safetensors file, or damaged; expected an intact one") from cause
+            raise InvalidArgument(f"{path} is not a safetensors file, or is damaged; expected an intact one") from cause
         ours = [name for name in names if name.startswith(PREFIX)] or names
         yield {name.removeprefix(PREFIX): lambda name=name: stream.get_tensor(name) for name in ours}  # type: ignore[misc]
 

@@ -107,7 +107,7 @@ def _choose_model(
 
 
 def _odd_sizes(config: Mapping[str, Any]) -> str:
-    """Return the sizes of a configuration that are no numbers."""
+    """Return the sizes of a configuration that are not numbers."""
     ends = ("_size", "_layers", "_heads", "n_layer", "n_head", "n_embd", "n_positions", "_embeddings")
     odd = [key for key, value in config.items() if key.endswith(ends) and not isinstance(value, int)]
     return ", ".join(f"{key} is {config[key]!r}" for key in odd) or "none is missing"
@@ -130,8 +130,8 @@ def models_of(architectures: Sequence[str], source: Path) -> list[tuple[ModelEnt
         asked = [re.split("For|Model", str(name))[0].lower() for name in architectures]
         near = [stems[stem] for name in asked for stem in get_close_matches(name, stems, 1, 0.5)]
         raise InvalidArgument(
-            f"{source}: no model of the zoo has an architecture of {list(architectures) or 'none'}"
-            + (f"; the nearest that one has is {near[0]}" if near else "")
+            f"{source}: no zoo model has an architecture of {list(architectures) or 'none'}"
+            + (f"; the nearest known architecture is {near[0]}" if near else "")
             + f"; expected one of {', '.join(sorted(known))}"
         )
     return sorted(found, key=lambda each: len(each[1].architectures))
@@ -157,7 +157,7 @@ def _has_another_head(path: Path, hub: HubFormat, sizes: Mapping[str, SizeValue]
                 continue
             if "is_tied" not in sizes:
                 raise InvalidArgument(
-                    f"{path}: {stored[name][0]} differs from {stored[other][0]}; this model has one tensor for both"
+                    f"{path}: {stored[name][0]} differs from {stored[other][0]}, but this model has one tensor for both"
                 )
             return True
     return False
@@ -192,7 +192,7 @@ def check_stored_identity(folder: HubFolder) -> None:
         if stored is not None:
             require_same(
                 stored, known, f"the weights {file.name}", f"{CONFIG} with {TOKENIZER}",
-                "restore these files, or take weights of the model that they describe",
+                "restore these files, or use weights of the model that they describe",
             )  # fmt: skip
 
 
@@ -335,8 +335,8 @@ def _stored_tensors(files: Iterable[Path], stack: ExitStack) -> Iterator[tuple[s
                 values = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
             except Exception as cause:  # torch's reader raises many kinds for files that are no checkpoint
                 raise InvalidArgument(
-                    f"{file} is damaged, or holds more than tensors, which is not loaded as it could run code; "
-                    "expected tensors by name, best as model.safetensors: save_pretrained(…, safe_serialization=True)"
+                    f"{file} is damaged, or contains objects other than tensors, which could run code; expected "
+                    f"tensors by name, best as model.safetensors: save_pretrained(…, safe_serialization=True)"
                 ) from cause
             for name, value in values.items():
                 if isinstance(value, torch.Tensor):

@@ -43,7 +43,7 @@ class Quantization:
 
     method: str
     bits: int = 0
-    #: GPTQ: what is added to the zero points on disk.
+    #: GPTQ: offset added to the zero points on disk.
     zero_offset: int = 0
     #: fp8: rows and columns that share a scale; (0, 0) for all.
     block: tuple[int, int] = (0, 0)
@@ -163,7 +163,7 @@ def _gptq(parts: Mapping[str, torch.Tensor], how: Quantization) -> torch.Tensor:
     if ".g_idx" in parts:
         group_I = parts[".g_idx"].long()
     else:
-        _require(inputs % groups == 0, "the inputs are no multiple of the groups")
+        _require(inputs % groups == 0, "the inputs are not a multiple of the groups")
         group_I = torch.arange(inputs) // (inputs // groups)
     _require(
         tuple(group_I.shape) == (inputs,) and int(group_I.min()) >= 0 and int(group_I.max()) < groups,

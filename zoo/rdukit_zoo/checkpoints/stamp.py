@@ -77,7 +77,7 @@ def stamp_checkpoint(path: Path, entry: ModelEntry, sizes: Sizes, identity: Mode
         if said is not None:
             require_same(
                 said, identity, f"the checkpoint {file.name}", "the options",
-                "give the sizes that the checkpoint says",
+                "give the checkpoint's sizes",
             )  # fmt: skip
         _check_shapes(file, header.shapes, wanted)
         tensors = _tensors(file)
@@ -104,7 +104,7 @@ def _check_shapes(
     if missing or unused or wrong:
         told = [f"{word} {', '.join(names[:5])}" for word, names in
                 (("missing", missing), ("unused", unused), ("of another shape", wrong)) if names]  # fmt: skip
-        raise InvalidArgument(f"{file} is not of this model with these sizes: {'; '.join(told)}")
+        raise InvalidArgument(f"{file} does not fit this model with these sizes: {'; '.join(told)}")
 
 
 def _tensors(file: Path) -> dict[str, torch.Tensor]:
@@ -112,4 +112,4 @@ def _tensors(file: Path) -> dict[str, torch.Tensor]:
         with safe_open(file, framework="pt") as stream:
             return {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118  (the stream is no mapping)
     except (SafetensorError, OSError) as cause:
-        raise InvalidArgument(f"{file} is no safetensors file, or damaged; expected an intact one") from cause
+        raise InvalidArgument(f"{file} is not a safetensors file, or is damaged; expected an intact one") from cause

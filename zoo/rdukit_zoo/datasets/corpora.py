@@ -41,7 +41,7 @@ def read_corpus(name: str) -> dict[str, str]:
             genes = draw_genes(GENES, seed=0, has_rare_codons=name == "rare_genes")
             return {"genes.txt": "".join(f"{gene}\n" for gene in genes)}
         case _:
-            raise InvalidArgument(f"no corpus is called {name!r}; expected {', '.join(CORPORA)}")
+            raise InvalidArgument(f"unknown corpus {name!r}; expected {', '.join(CORPORA)}")
 
 
 def _source_of(module: str) -> str:

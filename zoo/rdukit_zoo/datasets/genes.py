@@ -49,7 +49,7 @@ def draw_genes(
     """
     if count < 1 or not 3 <= shortest <= longest:
         raise InvalidArgument(
-            f"{count} genes of {shortest} to {longest} codons; expected from one gene on, of at least three codons"
+            f"{count} genes of {shortest} to {longest} codons; expected one or more genes of at least three codons"
         )
     chance, usage = np.random.default_rng(seed), codon_usage()
     usage = usage[::-1] if has_rare_codons else usage

@@ -101,7 +101,8 @@ def _check_sizes(sizes: dict[str, SizeValue]) -> int:
     """Return the length of a passage in tokens."""
     if int(sizes["vocabulary"]) < TOKENS:
         raise InvalidArgument(
-            f"vocabulary is {sizes['vocabulary']}; legal for the drawn texts: at least {TOKENS}, bytes and specials"
+            f"vocabulary is {sizes['vocabulary']}; expected at least {TOKENS} for generated texts: bytes and special "
+            f"tokens"
         )
     return int(sizes["context_length"])
 
@@ -116,8 +117,8 @@ def _cut(text: bytes, length: int) -> Ids:
 def _choose(values: Ids, count: int, chance: np.random.Generator) -> Ids:
     if count > len(values):
         raise InvalidArgument(
-            f"Python's documentation has {len(values)} passages of this kind and length, {count} are asked for; "
-            "ask for fewer samples, or a smaller context_length"
+            f"Python's documentation has {len(values)} passages of this kind and length, but {count} are requested; "
+            f"request fewer samples, or a smaller context_length"
         )
     return chance.permutation(values)[:count]
 

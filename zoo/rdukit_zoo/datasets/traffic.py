@@ -18,7 +18,7 @@ MISSING: Final = 0.03
 def road_graph(sensors: int, seed: int = 0) -> NDArray[np.float32]:
     """Return the weights [V, V] of a directed graph: a Gaussian of the distance along the road, 0 below 0.1.
 
-    Sensors lie on a ring road with an exit; traffic sees what is ahead of it more than what is behind.
+    Sensors lie on a ring road with an exit; traffic depends more on the road ahead than on the road behind.
     """
     draw = np.random.default_rng([seed, 12])
     place_V = np.sort(draw.uniform(0, sensors, sensors))
@@ -54,7 +54,7 @@ def make_speeds(steps: int, sensors: int, seed: int) -> NDArray[np.float32]:
 
 
 def make_windows(count: int, seed: int, nodes: int = 10, steps: int = 12) -> dict[str, NDArray[Any]]:
-    """Cut windows out of a simulation: what was read, and what comes next.
+    """Cut windows out of a simulation: readings and the next values.
 
     Returns:
         ``history`` [N, T, V, 2] float32: speeds, and the time of day from 0 to 1; ``future`` [N, T, V] float32: the

@@ -100,7 +100,7 @@ class TrainingCheck:
         if self._first is None:
             self._first = found
         elif not torch.equal(found.parameters, self._first.parameters):
-            raise AssertionError("parameters have other bits than on the first tile that was tried")
+            raise AssertionError("parameters differ from those on the first tile")
         return f"{self.steps} training steps in {self.precision}"
 
     def _start(self) -> tuple[nn.Module, Any, Any]:
@@ -196,9 +196,9 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m rdukit_zoo.diagnostic", description=__doc__)
     parser.add_argument("--arch", required=True)
     parser.add_argument("--level", type=int, choices=(2, 3), default=2)
-    parser.add_argument("--tiles", required=True, help="flat numbers with commas")
+    parser.add_argument("--tiles", required=True, help="flat numbers, comma-separated")
     parser.add_argument("--rdus", default="", help="flat numbers with commas of each whole RDU, RDUs with semicolons")
-    parser.add_argument("--folder", type=Path, required=True, help="where PEFs are put")
+    parser.add_argument("--folder", type=Path, required=True, help="folder for PEFs")
     args = parser.parse_args(argv)
     tiles = _numbers(args.tiles)
     rdus = [_numbers(text) for text in args.rdus.split(";") if text]
@@ -233,7 +233,7 @@ def _row(tensors: Any) -> torch.Tensor:
 def _compare_bytes(found: torch.Tensor, expected: torch.Tensor, written: str) -> None:
     wrong = int((found != expected).sum())
     if wrong:
-        raise AssertionError(f"{wrong} of {len(found)} bytes are not {written}, which was written there")
+        raise AssertionError(f"{wrong} of {len(found)} bytes differ from the written value {written}")
 
 
 if __name__ == "__main__":

@@ -14,9 +14,11 @@ from rdukit_zoo.kits.model import KitModel, with_model
 
 @click.command()
 @with_model
-@click.option("--system", default="", help="Instructions that come first.")
-@click.option("--temperature", default=0.7, show_default=True, help="0 takes the likeliest token each time.")
-@click.option("--most", default=256, show_default=True, help="Most tokens of an answer.")
+@click.option("--system", default="", help="Instructions at the start of the chat.")
+@click.option(
+    "--temperature", default=0.7, show_default=True, help="Sampling temperature; 0: always the likeliest token."
+)
+@click.option("--most", default=256, show_default=True, help="Largest number of tokens in an answer.")
 def main(model: KitModel, system: str, temperature: float, most: int) -> None:
     """Chat with a text model, a line at a time; an empty line or Ctrl-D ends it.
 

@@ -38,7 +38,7 @@ def task_of(questions: Path) -> dict[str, Any]:
     "--tokenizer", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True,
     help="Folder with the checkpoint's tokenizer.",
 )  # fmt: skip
-@click.option("--context", default=2048, show_default=True, help="Tokens that the model reads at most.")
+@click.option("--context", default=2048, show_default=True, help="Largest number of tokens that the model reads.")
 @click.option("--together", default=8, show_default=True, help="Requests at once.")
 @click.option("--to", "target", type=click.Path(path_type=Path), help="Folder for lm-eval's report and its answers.")
 def main(questions: Path, model: KitModel, tokenizer: Path, context: int, together: int, target: Path | None) -> None:

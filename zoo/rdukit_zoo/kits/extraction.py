@@ -34,8 +34,8 @@ SCHEMA: dict[str, Any] = {
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @with_model
 @click.option("--schema", "schema_file", type=click.Path(exists=True, path_type=Path), help="JSON schema of a file.")
-@click.option("--together", default=8, show_default=True, help="Files that are worked on at once.")
-@click.option("--most", default=300, show_default=True, help="Most tokens of an answer.")
+@click.option("--together", default=8, show_default=True, help="Number of files processed at once.")
+@click.option("--most", default=300, show_default=True, help="Largest number of tokens in an answer.")
 def main(files: Sequence[Path], model: KitModel, schema_file: Path | None, together: int, most: int) -> None:
     """Take facts out of FILES by a JSON schema; prints a line for each, in order.
 
@@ -47,7 +47,7 @@ def main(files: Sequence[Path], model: KitModel, schema_file: Path | None, toget
         try:
             text = path.read_text()
         except UnicodeDecodeError as error:
-            return {"file": str(path), "error": f"it is no text: {error}"}
+            return {"file": str(path), "error": f"the file is not text: {error}"}
         messages = [
             {"role": "system", "content": f"Take facts out of the text, as JSON of this schema: {json.dumps(schema)}"},
             {"role": "user", "content": text},
@@ -59,7 +59,7 @@ def main(files: Sequence[Path], model: KitModel, schema_file: Path | None, toget
             return {"file": str(path), "error": error.message}
         choice = answer.choices[0]
         if choice.finish_reason != "stop":
-            return {"file": str(path), "error": f"not whole after {most} tokens: try a larger --most"}
+            return {"file": str(path), "error": f"incomplete after {most} tokens; try a larger --most"}
         value = json.loads(choice.message.content or "")
         jsonschema.validate(value, schema)
         return {"file": str(path), "facts": value}

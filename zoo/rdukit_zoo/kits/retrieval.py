@@ -36,8 +36,8 @@ def main() -> None:
 @click.argument("folder", type=click.Path(exists=True, path_type=Path))
 @with_model
 @click.option("--to", "target", type=click.Path(path_type=Path), required=True, help="File of the index, .npz.")
-@click.option("--pattern", default="*.md", show_default=True, help="Files below FOLDER that are read.")
-@click.option("--size", default=400, show_default=True, help="Most characters of a passage.")
+@click.option("--pattern", default="*.md", show_default=True, help="Pattern of files to read below FOLDER.")
+@click.option("--size", default=400, show_default=True, help="Largest number of characters in a passage.")
 def index(folder: Path, model: KitModel, target: Path, pattern: str, size: int) -> None:
     """Keep a vector of each passage of the files of FOLDER.
 
@@ -60,8 +60,8 @@ def index(folder: Path, model: KitModel, target: Path, pattern: str, size: int) 
 @with_model
 @click.option("--index", "file", type=click.Path(exists=True, path_type=Path), required=True, help="What index wrote.")
 @click.option("--embeddings", default="", help="Base URL of the model that made the index [default: --url].")
-@click.option("--passages", default=3, show_default=True, help="Passages that the model is shown.")
-@click.option("--most", default=300, show_default=True, help="Most tokens of the answer.")
+@click.option("--passages", default=3, show_default=True, help="Number of passages shown to the model.")
+@click.option("--most", default=300, show_default=True, help="Largest number of tokens in the answer.")
 def ask(question: str, model: KitModel, file: Path, embeddings: str, passages: int, most: int) -> None:
     """Answer QUESTION from the nearest passages.
 
@@ -71,7 +71,9 @@ def ask(question: str, model: KitModel, file: Path, embeddings: str, passages: i
         kept = np.load(file, allow_pickle=False)
         vectors, texts = kept["vectors"], kept["texts"]
     except (ValueError, OSError, EOFError, KeyError, IndexError, zipfile.BadZipFile) as cause:
-        raise click.ClickException(f"{file} is no index of passages; expected what the command index wrote") from cause
+        raise click.ClickException(
+            f"{file} is not an index of passages; expected a file written by the command index"
+        ) from cause
     other = connect(embeddings, model.client.api_key) if embeddings else nullcontext(model)
     with other as embedder:
         ((_, _, vector),) = embed(embedder, [("", question)])
@@ -90,7 +92,7 @@ def ask(question: str, model: KitModel, file: Path, embeddings: str, passages: i
     try:
         said: Any = json.loads(text)
     except ValueError as cause:
-        raise click.ClickException(f"the answer is not whole after {most} tokens: try a larger --most") from cause
+        raise click.ClickException(f"the answer is incomplete after {most} tokens; try a larger --most") from cause
     click.echo(said["answer"])
     for number in sorted(set(said["sources"])):
         click.echo(f"[{number}] {kept['places'][nearest[number - 1]]}")

@@ -18,7 +18,7 @@ PROMPTS: Final = Path(__file__).with_name("prompts.jsonl")
 @click.command()
 @click.argument("prompts", nargs=-1, required=True)
 @with_model
-@click.option("--most", default=60, show_default=True, help="Most tokens of an answer.")
+@click.option("--most", default=60, show_default=True, help="Largest number of tokens in an answer.")
 def main(prompts: Sequence[str], model: KitModel, most: int) -> None:
     """Ask each of PROMPTS, and print who answered, how sure the router was, and the answer.
 

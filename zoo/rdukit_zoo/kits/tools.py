@@ -45,7 +45,7 @@ def calculate(sum: str) -> float:
                 return _SIGNS[type(sign)](value(left), value(right))
             case ast.UnaryOp(ast.USub() as sign, inner):
                 return _SIGNS[type(sign)](value(inner))
-        raise ValueError("only numbers, + - * / and brackets are legal")
+        raise ValueError("expected only numbers, + - * / and brackets")
 
     return value(ast.parse(sum, mode="eval").body)  # type: ignore[no-any-return]
 
@@ -83,10 +83,10 @@ def describe(tool: Callable[..., Any]) -> Any:
 @click.command()
 @click.argument("question")
 @with_model
-@click.option("--database", type=click.Path(exists=True, path_type=Path), help="SQLite file that may be asked.")
-@click.option("--must-call", is_flag=True, help="The first answer has to be a call.")
-@click.option("--rounds", default=4, show_default=True, help="Answers after which the tools are taken away.")
-@click.option("--most", default=200, show_default=True, help="Most tokens of an answer.")
+@click.option("--database", type=click.Path(exists=True, path_type=Path), help="SQLite file that the model may query.")
+@click.option("--must-call", is_flag=True, help="Require a call in the first answer.")
+@click.option("--rounds", default=4, show_default=True, help="Number of answers after which tools are disabled.")
+@click.option("--most", default=200, show_default=True, help="Largest number of tokens in an answer.")
 def main(question: str, model: KitModel, database: Path | None, must_call: bool, rounds: int, most: int) -> None:
     """Answer QUESTION with the help of tools.
 

@@ -219,7 +219,7 @@ def alibi_slopes(heads: int) -> torch.Tensor:
 def attention_mask(
     count: int, places: Places | None, positions: int, window: int = 0, slopes_H: torch.Tensor | None = None
 ) -> torch.Tensor | None:
-    """Return what a call's queries may see, or None where plain causal attention says it.
+    """Return the mask of a call's queries, or None for plain causal attention.
 
     Without ``places`` the call has the first ``count`` tokens of a text and sees those: [T, T]. With ``places`` each
     token sees the cache of its text up to itself: [B, 1, T, S]. ``window`` limits how many tokens back one sees,
@@ -251,7 +251,7 @@ class CachedAttention(nn.Module):
     """Scaled dot-product attention that keeps keys and values of as many ``texts`` in caches, if there are any.
 
     Query [B, H, T, D], keys and values [B, G, T, D] → [B, T, H * D]. H is a multiple of G. A call with ``Places``
-    writes its own keys and values to the caches, in place, and attends to what they have of its texts then.
+    writes its keys and values to the caches in place, and then attends to its texts' cached positions.
 
     Products of queries and keys are multiplied by ``scale``, None for 1 / √D. With a ``cap`` they stay within ± cap:
     each is ``cap * tanh(product / cap)``. Sinks [H] take a share of each softmax as a key with a value of 0 would.
@@ -286,7 +286,7 @@ class CachedAttention(nn.Module):
         self._write(self.values, value_BGTD, places)
 
     def attend_kept(self, query_BHTD: torch.Tensor, rows_B: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """Attend to what the caches have of the texts of the rows."""
+        """Attend to the cached positions of the rows' texts."""
         key_BGSD, value_BGSD = self._rows_of(self.keys, rows_B), self._rows_of(self.values, rows_B)
         return self._attend(query_BHTD, key_BGSD, value_BGSD, mask, None)
 

@@ -75,7 +75,7 @@ class BloomFeedForward(nn.Module):
 
 
 class BloomLayer(nn.Module):
-    """Attention and feed-forward, each after a norm and added to what came in."""
+    """Attention and feed-forward, each after a norm, with a residual connection."""
 
     def __init__(self, sizes: BloomSizes, texts: int) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class BloomBody(nn.Module):
 
 
 class Bloom(Decoder):
-    """A Bloom; see ``Decoder`` for what forward takes and gives. The head is the embedding's weight."""
+    """Bloom; see ``Decoder`` for arguments and results of forward. The head is the embedding's weight."""
 
     def __init__(self, sizes: BloomSizes, texts: int = 0) -> None:
         super().__init__(texts, sizes.heads, sizes.context_length)

@@ -214,7 +214,7 @@ class ConfiguredBody(nn.Module):
 
 
 class ConfiguredDecoder(Decoder):
-    """A decoder of a family; see ``Decoder`` for what forward takes and gives."""
+    """Decoder of a family; see ``Decoder`` for arguments and results of forward."""
 
     def __init__(self, sizes: FamilySizes, texts: int = 0) -> None:
         super().__init__(texts, 1 if sizes.of.is_latent else sizes.groups, sizes.context_length)

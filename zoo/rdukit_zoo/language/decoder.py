@@ -1,4 +1,4 @@
-"""What all causal language models share: training and serving as one module, and its inputs.
+"""Common parts of causal language models: training and serving as one module, and its inputs.
 
 Axes: B batch, T tokens of a call, C width of the model, V vocabulary.
 """
@@ -90,7 +90,7 @@ def check_lengths(context_length: int, prompt_length: int) -> None:
 
 
 def usual_prompt(context_length: int) -> int:
-    """Return how many tokens of a prompt are read at once where nobody says so."""
+    """Return the default number of prompt tokens that are read at once."""
     return min(64, context_length)
 
 
@@ -101,7 +101,7 @@ def check_divides(width: int, heads: int, width_name: str = "width", heads_name:
         InvalidArgument: they do not.
     """
     if width % heads:
-        raise InvalidArgument(f"{width_name} {width} is no multiple of {heads_name} {heads}")
+        raise InvalidArgument(f"{width_name} {width} is not a multiple of {heads_name} {heads}")
 
 
 def init_normal(model: nn.Module, std: float = 0.02) -> None:

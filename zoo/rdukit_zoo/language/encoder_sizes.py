@@ -111,7 +111,8 @@ class BertSizes:
                 raise InvalidArgument(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(legal)}")
         if self.positions and self.positions < self.context_length:
             raise InvalidArgument(
-                f"context_length is {self.context_length}; expected up to {self.positions}, as many as are learned"
+                f"context_length is {self.context_length}; expected up to {self.positions}, the number of learned "
+                f"positions"
             )
         if self.window_layers and (len(self.window_layers) != self.layers or set(self.window_layers) - {"0", "1"}):
             raise InvalidArgument(

@@ -16,7 +16,7 @@ from rdukit_zoo.language.attention import LayerList, RotaryPositions, rotate, sp
 from rdukit_zoo.language.distances import distance_buckets
 from rdukit_zoo.language.encoder_sizes import BertSizes
 
-#: What is added to products of tokens that are not seen. It is finite, because a row of padding may see no token.
+#: Value added to the products of hidden tokens. It is finite, because a row of padding may see no token.
 UNSEEN: Final = -1e30
 #: MPNet's buckets of distances.
 _BUCKETS: Final = 32
@@ -66,7 +66,7 @@ class BertSelfAttention(nn.Module):
 
 
 class BertOutput(nn.Module):
-    """Projects, adds what came in, and norms."""
+    """Projects, adds the input, and norms."""
 
     def __init__(self, inner: int, sizes: BertSizes) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class BertOutput(nn.Module):
 
 
 class BertLayer(nn.Module):
-    """Attention and feed-forward, each added to what came in and then normed."""
+    """Attention and feed-forward, each with a residual connection and then a norm."""
 
     def __init__(self, sizes: BertSizes) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ class ModernFeedForward(nn.Module):
 
 
 class ModernLayer(nn.Module):
-    """Attention and feed-forward, each of what is normed first; the first layer's attention has no norm."""
+    """Attention and feed-forward, each after a norm, except the first layer's attention."""
 
     def __init__(self, sizes: BertSizes, number: int) -> None:
         super().__init__()

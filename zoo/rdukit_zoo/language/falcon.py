@@ -142,7 +142,7 @@ class FalconBody(nn.Module):
 
 
 class Falcon(Decoder):
-    """A Falcon; see ``Decoder`` for what forward takes and gives. The head is the embedding's weight."""
+    """Falcon; see ``Decoder`` for arguments and results of forward. The head is the embedding's weight."""
 
     def __init__(self, sizes: FalconSizes, texts: int = 0) -> None:
         super().__init__(texts, sizes.key_value_heads, sizes.context_length)

@@ -49,8 +49,8 @@ _LLAMA_BIASES: Final[Mapping[str, str | bool]] = {
 class Family:
     """A family's differences from Llama.
 
-    ``keys`` maps sizes to keys of ``config.json``, ``absent`` keys to what transformers takes where the file lacks
-    them. ``biases`` maps places of ``BIASED`` to whether they have one, or to the key that says it.
+    ``keys`` maps sizes to keys of ``config.json``, ``absent`` keys to the values that transformers uses if the file
+    lacks them. ``biases`` maps places of ``BIASED`` to whether they have one, or to the key that says it.
     """
 
     title: str
@@ -91,7 +91,7 @@ class Family:
     router: str = "shares"
     #: Whether each head has a sink, which takes a share of its softmax.
     has_sinks: bool = False
-    #: Whether keys and values of all heads are made of one latent vector for each token, which is what is cached.
+    #: Whether one latent vector per token, which is cached, gives the keys and values of all heads.
     is_latent: bool = False
     #: Whether the shares of the chosen experts sum to 1, or the key that says it.
     normalizes_experts: str | bool = True

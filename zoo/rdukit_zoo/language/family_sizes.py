@@ -87,7 +87,7 @@ class FamilySizes:
     logit_scale: float = 1.0
     #: Factor of embeddings; 0 for the family's.
     embedding_scale: float = 0.0
-    #: Factor of what each layer adds.
+    #: Factor of each layer's residual update.
     residual_scale: float = 1.0
     #: Experts of a layer; 0 for none.
     experts: int = 0
@@ -112,7 +112,7 @@ class FamilySizes:
     latent: int = 0
     #: Width of the latent vector of queries; 0 for none.
     query_latent: int = 0
-    #: Width of a head that is rotated, beside ``head_width``; 0 for half of that.
+    #: Rotated width of a head, in addition to ``head_width``; 0 for half of that.
     rotated_width: int = 0
     #: Width of a head's value; 0 for ``head_width``.
     value_width: int = 0
@@ -176,7 +176,7 @@ class FamilySizes:
         if self.experts_per_token > each * chosen or (each < 2 and chosen < groups and self.of.router == "sigmoid"):
             raise InvalidArgument(
                 f"{self.experts_per_token} experts_per_token of {chosen} groups with {each} experts each; expected "
-                "groups of two and more, which have as many experts together"
+                f"groups of two or more, with at least as many experts together"
             )
 
     @classmethod

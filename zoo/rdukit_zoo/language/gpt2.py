@@ -86,7 +86,7 @@ class Gpt2FeedForward(nn.Module):
 
 
 class Gpt2Layer(nn.Module):
-    """Attention and feed-forward, each after a norm and added to what came in."""
+    """Attention and feed-forward, each after a norm, with a residual connection."""
 
     def __init__(self, sizes: Gpt2Sizes, texts: int) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class Gpt2Body(nn.Module):
 
 
 class Gpt2(Decoder):
-    """A GPT-2; see ``Decoder`` for what forward takes and gives. The head is the embedding's weight."""
+    """GPT-2; see ``Decoder`` for arguments and results of forward. The head is the embedding's weight."""
 
     def __init__(self, sizes: Gpt2Sizes, texts: int = 0) -> None:
         super().__init__(texts, sizes.heads, sizes.context_length)

@@ -21,7 +21,7 @@ from rdukit_zoo.language.attention import CachedAttention, CallContext, Places, 
 from rdukit_zoo.language.family_sizes import FamilySizes
 from rdukit_zoo.language.norms import RootMeanSquare
 
-#: What the norms of latent vectors add to the mean square, whatever the configuration says of others.
+#: Epsilon of the norms of latent vectors, independent of the configuration's for other norms.
 _EPSILON: Final = 1e-6
 
 
@@ -109,8 +109,8 @@ class LatentAttention(nn.Module):
         """
         if hasattr(self.kv_b_proj, "lora_A"):
             raise InvalidArgument(
-                "adapters of served texts with latent attention, whose cache applies kv_b_proj's weight to queries; "
-                "expected adapters=0: serve a checkpoint into which the adapter is merged"
+                "serving with adapters is not supported for latent attention, whose cache applies kv_b_proj's weight "
+                "to queries; expected adapters=0: merge the adapter into the checkpoint"
             )
         batch, heads, count, _ = plain_BHTN.shape
         weight = self.kv_b_proj.weight.view(heads, self.plain + self.value, self.latent)

@@ -72,7 +72,8 @@ class LlamaSizes:
             check_divides(self.width, self.heads)
         if self.width_of_head % 2:
             raise InvalidArgument(
-                f"a head has {self.width_of_head} elements; expected an even number, they are rotated"
+                f"a head has {self.width_of_head} elements; expected an even number, because elements are rotated in "
+                f"pairs"
             )
         if self.heads % self.groups:
             raise InvalidArgument(f"key_value_heads {self.groups} does not divide heads {self.heads}")
@@ -94,7 +95,7 @@ class LlamaSizes:
         return self.key_value_heads or self.heads
 
     def rotary_scaling(self) -> RotaryScaling:
-        """Return how rotary positions are stretched."""
+        """Return the scaling of rotary positions."""
         return RotaryScaling(
             self.rotary_kind, self.rotary_factor, self.rotary_low_factor, self.rotary_high_factor,
             self.rotary_original_length,
@@ -151,7 +152,7 @@ class LlamaFeedForward(nn.Module):
 
 
 class LlamaLayer(nn.Module):
-    """Attention and feed-forward, each after a norm and added to what came in."""
+    """Attention and feed-forward, each after a norm, with a residual connection."""
 
     def __init__(self, sizes: LlamaSizes, texts: int) -> None:
         super().__init__()
@@ -327,7 +328,7 @@ model(
 
 
 class Llama(Decoder):
-    """A Llama; see ``Decoder`` for what forward takes and gives."""
+    """Llama; see ``Decoder`` for arguments and results of forward."""
 
     def __init__(self, sizes: LlamaSizes, texts: int = 0) -> None:
         super().__init__(texts, sizes.groups, sizes.context_length)

@@ -147,7 +147,7 @@ class NeoXBody(nn.Module):
 
 
 class NeoX(Decoder):
-    """A GPT-NeoX; see ``Decoder`` for what forward takes and gives."""
+    """GPT-NeoX; see ``Decoder`` for arguments and results of forward."""
 
     def __init__(self, sizes: NeoXSizes, texts: int = 0) -> None:
         super().__init__(texts, sizes.heads, sizes.context_length)

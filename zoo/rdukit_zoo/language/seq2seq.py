@@ -53,7 +53,7 @@ class Seq2SeqAttention(nn.Module):
     def forward(
         self, x_BTC: torch.Tensor, source_BSC: torch.Tensor, mask: torch.Tensor | None, places: Places | None = None
     ) -> torch.Tensor:
-        """Attend to ``source_BSC``; with ``places`` also to what the caches have of the texts."""
+        """Attend to ``source_BSC``; with ``places`` also to the texts' cached positions."""
         attended = self.attention(self._query(x_BTC), *self._keys_and_values(source_BSC), places, mask)
         mixed_BTC: torch.Tensor = self.out_proj(attended)
         return mixed_BTC
@@ -276,7 +276,7 @@ class Seq2Seq(nn.Module):
         return self._logits_of(self.model.decoder(self.model.embed(targets), source=source))
 
     def shifted(self, labels: torch.Tensor) -> torch.Tensor:
-        """Return what a decoder reads [B, T] to predict labels [B, T]."""
+        """Return the decoder's input [B, T] that predicts labels [B, T]."""
         known = labels.masked_fill(labels == IGNORED, self.sizes.padding)
         if self.sizes.of.wraps_target:
             # A row without labels fills a batch up: it begins with padding.

@@ -144,12 +144,14 @@ def start_of_folder(path: Path) -> dict[str, SizeValue]:
 
 
 def seq2seq_generation(known: Mapping[str, Any], vocabulary: int, *, has_file: bool) -> dict[str, Any]:
-    """Return what a folder says of generating: forced tokens, the fewest tokens, and how many may not be repeated.
+    """Return a folder's options of generation: forced tokens, minimum of tokens, and length of n-grams that may not
+    repeat.
 
     ``known`` is its ``generation_config.json``; without one, ``has_file`` false, its ``config.json``.
 
     Raises:
-        InvalidArgument: a value is no number, a forced token is not in the vocabulary, or a key that would change texts
+        InvalidArgument: a value is not a number, a forced token is not in the vocabulary, or a key that would change
+        texts
             is not computed.
     """
     forced = {} if has_file or known.get("model_type") in {"t5", "mt5"} else {"forced_eos_token_id": 2}

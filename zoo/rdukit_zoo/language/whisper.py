@@ -39,7 +39,7 @@ class WhisperAttention(nn.Module):
     def forward(
         self, x_BTC: torch.Tensor, source_BSC: torch.Tensor, mask: torch.Tensor | None, places: Places | None = None
     ) -> torch.Tensor:
-        """Attend to ``source_BSC``; with ``places`` also to what the caches have of the texts."""
+        """Attend to ``source_BSC``; with ``places`` also to the texts' cached positions."""
         attended = self.attention(self._query(x_BTC), *self._keys_and_values(source_BSC), places, mask)
         mixed_BTC: torch.Tensor = self.out_proj(attended)
         return mixed_BTC
@@ -80,7 +80,7 @@ class WhisperLayer(nn.Module):
         self, x_BTC: torch.Tensor, mask: torch.Tensor | None, everything: torch.Tensor,
         states_BSC: torch.Tensor | None = None, places: Places | None = None,
     ) -> torch.Tensor:  # fmt: skip
-        """Return the states behind the layer; a decoder's read ``states_BSC``, or what the caches have of the rows."""
+        """Return the layer's output states; a decoder's layer attends to ``states_BSC``, or to the rows' caches."""
         read_BTC = self.self_attn_layer_norm(x_BTC)
         x_BTC = x_BTC + self.self_attn(read_BTC, read_BTC, mask, places)
         if states_BSC is not None:
@@ -142,7 +142,7 @@ class WhisperDecoder(nn.Module):
         self, tokens: torch.Tensor, everything: torch.Tensor, states_BSC: torch.Tensor | None,
         places: Places | None = None,
     ) -> torch.Tensor:  # fmt: skip
-        """Return the states of tokens that attend to ``states_BSC``, or to what the caches have of their rows."""
+        """Return the states of tokens that attend to ``states_BSC``, or to their rows' caches."""
         count = tokens.shape[1]
         positions = torch.arange(count).view(1, -1) if places is None else places.positions
         x_BTC = self.embed_tokens(tokens) + self.embed_positions(positions)
@@ -167,7 +167,7 @@ class Whisper(nn.Module):
     To train, forward takes (features [B, M, N], labels [B, T]) and returns the mean loss; labels of -100 do not count.
     To serve, with caches for ``texts`` texts and a spare row, it takes one of:
 
-    - (features [1, M, N], row [1]): keeps what the decoder needs of a spectrogram in the row, and returns the row;
+    - (features [1, M, N], row [1]): stores the encoded spectrogram in the row, and returns the row;
     - (tokens [B, T], positions [B, T], rows [B], targets [B, T], last [1]): as ``Decoder``, in the texts of the rows.
     """
 
@@ -203,7 +203,7 @@ class Whisper(nn.Module):
         return logits_BTV
 
     def shifted(self, labels: torch.Tensor) -> torch.Tensor:
-        """Return what the decoder reads [B, T] to predict labels [B, T]."""
+        """Return the decoder's input [B, T] that predicts labels [B, T]."""
         known = labels.masked_fill(labels == IGNORED, self.sizes.padding)
         return torch.cat([torch.full_like(known[:, :1], self.sizes.start), known[:, :-1]], 1)
 

@@ -1,4 +1,4 @@
-"""Pictures of what each box's model does, drawn from real runs by ``scripts/zoo_pictures.py``."""
+"""Pictures of each box's model at work, drawn from real runs by ``scripts/zoo_pictures.py``."""
 
 import json
 from collections.abc import Mapping

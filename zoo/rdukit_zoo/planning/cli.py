@@ -24,7 +24,7 @@ TRAIN, INFER = "train", "infer"
 @click.option("--size", "sizes", multiple=True, metavar="NAME=VALUE", help="Another size, such as context_length=4096.")
 @click.option("--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Samples a step.")
 @click.option(
-    "--purpose", type=click.Choice([TRAIN, INFER]), default=INFER, show_default=True, help="With AdamW, or not."
+    "--purpose", type=click.Choice([TRAIN, INFER]), default=INFER, show_default=True, help="Whether to plan for AdamW."
 )
 @click.option("--mode", type=click.Choice(["o0", "o1", "o3"]), default="o1", show_default=True, help="Of the compiler.")
 @click.option("--target", type=click.Choice(sorted(CHIPS)), default="sn30", show_default=True, help="Chip generation.")

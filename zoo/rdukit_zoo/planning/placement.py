@@ -42,7 +42,7 @@ def place_over_rdus(pef: Pef, graph: Graph, chip: ChipSpec) -> tuple[Stage, ...]
     if most * growth > chip.ddr_bytes:
         raise OutOfDeviceMemory(
             f"section {section.name} takes {format_bytes(int(most * growth))} of memory; an RDU of {chip.name} has "
-            f"{format_bytes(chip.ddr_bytes)}: plan for another chip, or with smaller sizes"
+            f"{format_bytes(chip.ddr_bytes)}; plan for another chip, or with smaller sizes"
         )
     passing = plan.device_peak_bytes - plan.persistent_bytes
     for rdus in range(1, len(parts) + 1):

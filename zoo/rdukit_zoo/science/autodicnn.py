@@ -37,7 +37,7 @@ class AutoDiSizes:
 
     def __post_init__(self) -> None:
         if self.size % 8:
-            raise InvalidArgument(f"size is {self.size}; expected a multiple of 8, it is halved three times")
+            raise InvalidArgument(f"size is {self.size}; expected a multiple of 8, because it is halved three times")
 
 
 class AutoDiCnn(nn.Module):

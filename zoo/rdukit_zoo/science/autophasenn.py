@@ -23,7 +23,7 @@ class AutoPhaseNN(nn.Module):
     """Magnitudes [B, 1, S, S, S] → (mean absolute error [] of the object's own pattern, object [B, 2, S, S, S]).
 
     The object is amplitude, 0 to 1 and 0 outside the middle half, and phase in radians. Its Fourier transform is
-    computed and compared with what came in: there is no target.
+    compared with the input; there is no target.
     """
 
     def __init__(

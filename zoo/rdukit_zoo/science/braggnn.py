@@ -24,7 +24,7 @@ SMALL, WIDE = (16, 8, 4, 2), (64, 32, 16, 8)
 
 
 class NonLocalBlock(nn.Module):
-    """Attention of all pixels to all, without scale, added to what came in: [B, C, S, S] → same."""
+    """Attention of all pixels to all, without scale, with a residual connection: [B, C, S, S] → same."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -51,7 +51,9 @@ class BraggNN(nn.Module):
     def __init__(self, patch_size: int = 11, is_wide: bool = False) -> None:
         super().__init__()
         if patch_size < 7:
-            raise InvalidArgument(f"patch_size is {patch_size}; expected from 7 on, three convolutions take six pixels")
+            raise InvalidArgument(
+                f"patch_size is {patch_size}; expected 7 or more, because three convolutions remove six pixels"
+            )
         self.cnn_1, self.nlb = nn.Conv2d(1, 64, 3), NonLocalBlock(64)
         self.cnn_2, self.cnn_3 = nn.Conv2d(64, 32, 3), nn.Conv2d(32, 8, 3)
         widths = (8 * (patch_size - 6) ** 2, *(WIDE if is_wide else SMALL))

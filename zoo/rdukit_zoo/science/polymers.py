@@ -1,6 +1,6 @@
 """AI4Polymers: an embedding of repeat units, convolutions along the chain, a mean. Ours: nothing public describes it.
 
-Units are read as letters are; what comes out is a property of the polymer.
+Units are read like letters; the output is a property of the polymer.
 
 Axes: N polymers, B batch, T units of a chain, C width.
 """

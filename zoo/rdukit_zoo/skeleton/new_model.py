@@ -135,11 +135,13 @@ def new_model_files(name: str, title: str, family: str) -> dict[str, str]:
     """
     if not NAME.fullmatch(name):
         raise InvalidArgument(
-            f"no model can be called {name!r}; expected a small letter, then small letters, digits and _", field="name"
+            f"{name!r} is not valid as a model name; expected a lower-case letter, then lower-case letters, digits "
+            f"and _",
+            field="name",
         )
     if not title.isprintable() or set(title) & set('"\\'):
         raise InvalidArgument(
-            f"title {title!r} has a quote, a backslash or a line end; write it without", field="title"
+            f"title {title!r} has a quote, a backslash or a line end; write it without them", field="title"
         )
     if name in MODULES:
         raise InvalidArgument(f"the zoo already has a model {name!r}; choose another name", field="name")
@@ -183,7 +185,7 @@ def write_new_model(tree: Path, name: str, title: str, family: str) -> list[str]
     """
     files = new_model_files(name, title, family)
     if there := [path for path in files if (tree / path).exists()]:
-        raise InvalidArgument(f"{there[0]} is there already; choose another name", field="name")
+        raise InvalidArgument(f"{there[0]} already exists; choose another name", field="name")
     for path, (opening, line) in LINES.items():
         words = Template(line).substitute(name=name, family=family)
         files[path] = with_line((tree / path).read_text(), opening, words)

@@ -169,7 +169,7 @@ def focal_loss(logits_BKPYX: torch.Tensor, label_BPYX: torch.Tensor) -> torch.Te
     """Return cross entropy [], with each pixel weighted by the square of one minus its class's probability.
 
     Classes have equal weight, regardless of their number of pixels: with a plain mean, a small network predicts only
-    background. The published program has this as its scheme "even", beside fixed weights.
+    background. The published program has this as its scheme "even", in addition to fixed weights.
     """
     loss_BPYX = F.cross_entropy(logits_BKPYX, label_BPYX, reduction="none")
     focal_BPYX = (1 - torch.exp(-loss_BPYX)) ** 2 * loss_BPYX

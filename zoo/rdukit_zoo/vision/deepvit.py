@@ -74,7 +74,7 @@ class ReAttention(nn.Module):
 
 
 class DeepVitLayer(nn.Module):
-    """Attention and feed-forward, each after a norm and added to its input."""
+    """Attention and feed-forward, each after a norm and with a residual connection."""
 
     def __init__(self, sizes: DeepVitSizes) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ model(
     source="Zhou et al., DeepViT: Towards Deeper Vision Transformer (2021), arXiv 2103.11886",
     sizes=asdict(DeepVitSizes()),
     make_inputs=make_inputs,
-    # Published as 24.5 and 36.3 million; width, heads and feed-forward are our choice that comes to them.
+    # Published as 24.5 and 36.3 million; width, heads and feed-forward are our choice that gives these counts.
     variants={
         "16": Variant(_PUBLISHED | {"layers": 16}, 24_408_040),
         "24": Variant(_PUBLISHED | {"layers": 24}, 36_233_512),

@@ -115,7 +115,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--images", type=int, default=10_000, help="how many of the bundled digits")
+    parser.add_argument("--images", type=int, default=10_000, help="number of bundled digits")
     parser.add_argument("--batch-size", "-b", type=int, default=64)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--precision", choices=["bf16", "f32"], default="bf16")

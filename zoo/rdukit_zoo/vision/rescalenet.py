@@ -75,7 +75,9 @@ class ReScaleNet(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         if image_size % 32:
-            raise InvalidArgument(f"image_size is {image_size}; expected a multiple of 32, it is halved five times")
+            raise InvalidArgument(
+                f"image_size is {image_size}; expected a multiple of 32, because it is halved five times"
+            )
         counts = (blocks_1, blocks_2, blocks_3, blocks_4)
         total = sum(counts)
         self.stem = nn.Conv2d(channels, width, 7, 2, 3, bias=False)

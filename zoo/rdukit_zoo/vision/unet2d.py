@@ -35,7 +35,9 @@ class Unet2d(nn.Module):
     def __init__(self, in_channels: int = 3, init_features: int = 32, image_size: int = 256) -> None:
         super().__init__()
         if image_size % 16:
-            raise InvalidArgument(f"image_size is {image_size}; expected a multiple of 16, it is halved four times")
+            raise InvalidArgument(
+                f"image_size is {image_size}; expected a multiple of 16, because it is halved four times"
+            )
         widths = [init_features * 2**level for level in range(5)]
         for level, width in enumerate(widths[:4], 1):
             before = widths[level - 2] if level > 1 else in_channels

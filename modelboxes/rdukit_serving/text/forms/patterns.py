@@ -23,8 +23,8 @@ _LOOK_AHEAD: Final = ("(?=", "(?!")
 _LOOK_BEHIND: Final = ("(?<=", "(?<!")
 #: Characters that may stand behind a backslash.
 _META: Final = frozenset(r"\.+*?()|[]{}^$-&~")
-_ADVICE: Final = "write the expression without it, or describe what is meant"
-#: Deepest nesting of what looks ahead.
+_ADVICE: Final = "write the expression without it, or use another form"
+#: Deepest nesting of lookaheads.
 _MAX_DEPTH: Final = 16
 
 

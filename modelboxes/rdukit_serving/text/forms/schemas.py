@@ -32,8 +32,8 @@ _LISTS: Final = ("anyOf", "allOf", "oneOf", "prefixItems")
 _MAPS: Final = ("properties", "$defs", "definitions")
 #: Keywords that cannot be enforced, and alternatives.
 _UNKEPT: Final = {
-    "not": "name the values that are meant by enum, pattern or anyOf",
-    "uniqueItems": "leave it out (a list in place of a set), and drop what comes twice from the answer",
+    "not": "list the values with enum, pattern or anyOf",
+    "uniqueItems": "leave it out, and remove duplicates from the answer's list",
     "contains": "name all items by prefixItems and items",
     "minContains": "name all items by prefixItems and items",
     "maxContains": "name all items by prefixItems and items",
@@ -214,7 +214,7 @@ class _Rewriter:
     def _refuse_unkept(self, found: dict[str, Any], place: str) -> None:
         for key, advice in _UNKEPT.items():
             if key in found:
-                raise UnkeptSchema(f"{_at(place)}: {key} cannot be kept while a text is made; {advice}")
+                raise UnkeptSchema(f"{_at(place)}: {key} cannot be enforced during generation; {advice}")
         if isinstance(target := found.get("$ref"), str) and not target.startswith("#"):
             raise UnkeptSchema(f"{_at(place)}: $ref {target[:80]!r} is elsewhere; write the schema into $defs")
 
@@ -226,7 +226,7 @@ class _Rewriter:
         if apart is None:
             raise UnkeptSchema(
                 f"{_at(place)}: a text may match two options of oneOf; write anyOf, or give each option a required "
-                "property with a const of its own, so that they need not all be compared"
+                f"property with its own const"
             )
         del found["oneOf"]
         if "anyOf" in found:
@@ -247,7 +247,7 @@ class _Rewriter:
         bounds = {key: ends[key] if value is None else value for key, value in inner.items()}
         if bounds["minimum"] > bounds["maximum"] or max(map(abs, bounds.values())) > _MOST:
             raise UnkeptSchema(
-                f"{_at(place)}: no integer from {least} to {most} is a double of 63 bits; write a string with a "
+                f"{_at(place)}: no integer from {least} to {most} is exact as a double; write a string with a "
                 "pattern, or an enum of strings"
             )
         return {**{key: value for key, value in found.items() if key not in _BOUNDS}, **bounds}
@@ -334,14 +334,16 @@ def schema_text(schema: Any, shared: Comparisons | None = None) -> str:
     """Return a schema as JSON text for llguidance; ``shared`` as in ``plain_schema``.
 
     Raises:
-        UnkeptSchema: as ``plain_schema``; or it is no JSON schema.
+        UnkeptSchema: as ``plain_schema``; or it is not a JSON schema.
     """
     try:
         return json.dumps(plain_schema(schema, shared), ensure_ascii=False)
     except UnkeptSchema:
         raise
     except RecursionError as cause:
-        raise UnkeptSchema("it is nested too deep; write $defs and $ref") from cause
+        raise UnkeptSchema("it is nested too deeply; use $defs and $ref") from cause
     except (AttributeError, KeyError, TypeError, ValueError) as cause:
-        words = "a keyword has a value of another kind"
-        raise UnkeptSchema(f"it is no JSON schema: {words} ({cause}); expected values as JSON Schema says") from cause
+        words = "a keyword has a value of the wrong kind"
+        raise UnkeptSchema(
+            f"it is not a JSON schema: {words} ({cause}); expected values that JSON Schema allows"
+        ) from cause

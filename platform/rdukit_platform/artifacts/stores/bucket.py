@@ -200,8 +200,8 @@ class Bucket:
             )  # fmt: skip
         except (exceptions.BotoCoreError, ValueError) as cause:
             raise StoreUnavailable(
-                f"{self.address} is not configured ({type(cause).__name__}); set AWS_REGION, and where it is not "
-                "Amazon's AWS_ENDPOINT_URL_S3, for gateway, scheduler and workers"
+                f"{self.address} is not configured ({type(cause).__name__}); set AWS_REGION, and outside Amazon also "
+                f"AWS_ENDPOINT_URL_S3, for gateway, scheduler and workers"
             ) from cause
         client.meta.events.register("after-call.s3", self._heard)
         client.meta.events.register("after-call-error.s3", _not_heard)
@@ -242,8 +242,8 @@ class Bucket:
             ) from cause
         except (exceptions.BotoCoreError, exceptions.HTTPClientError) as cause:
             raise StoreUnavailable(
-                f"{self.address} at {self.endpoint} does not answer ({type(cause).__name__}); what needs it waits or "
-                "can be asked again; see that the server is up and AWS_ENDPOINT_URL_S3 names it"
+                f"{self.address} at {self.endpoint} does not answer ({type(cause).__name__}); jobs wait for it, and "
+                f"requests can be sent again; check that the server is up and AWS_ENDPOINT_URL_S3 names it"
             ) from cause
 
     def _refusal(self, code: str, key: str) -> NotFound | StoreUnavailable:
@@ -253,19 +253,19 @@ class Bucket:
             return _Gone(f"the parts of {key} in {self.address} were aborted meanwhile; send them again")
         if code == "NoSuchBucket":
             return StoreUnavailable(
-                f"there is no bucket {self.name!r} at {self.endpoint}; make it, or name another in artifacts.store"
+                f"there is no bucket {self.name!r} at {self.endpoint}; create it, or name another in artifacts.store"
             )
         if code in _SKEW:
             return StoreUnavailable(
                 f"{self.address} refuses this machine's clock, which is {-self.clock_offset_s:.0f} s ahead of the "
-                f"server's ({code}); set it, by NTP"
+                f"server's ({code}); set it by NTP"
             )
         if code in _FORBIDDEN:
             return StoreUnavailable(
                 f"{self.address} refuses these credentials ({code}); they need s3:GetObject, PutObject, DeleteObject, "
                 "ListBucket, AbortMultipartUpload, ListBucketMultipartUploads"
             )
-        return StoreUnavailable(f"{self.address} at {self.endpoint} answers {code or 'an error'}; ask again later")
+        return StoreUnavailable(f"{self.address} at {self.endpoint} answers {code or 'an error'}; try again later")
 
 
 class ObjectParts:

@@ -124,7 +124,7 @@ class FolderStore(BlobStore):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
         except BlockingIOError as cause:
-            raise Conflict("content is being collected or backed up already; ask again when that is done") from cause
+            raise Conflict("another collection or backup of content is running; try again when it has ended") from cause
         finally:
             os.close(descriptor)
 
@@ -251,7 +251,7 @@ class FolderPieces:
         remove_tree(self._folder / id)
 
     def written_at(self, id: str) -> float:
-        """``PiecePlace.written_at``; 0: it is no folder."""
+        """``PiecePlace.written_at``; 0: it is not a folder."""
         folder = self._folder / id
         times = [path.stat().st_mtime for path in (folder, *folder.iterdir())] if folder.is_dir() else [0.0]
         return max(times)

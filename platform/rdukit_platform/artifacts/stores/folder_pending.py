@@ -154,9 +154,7 @@ def sync_places(blobs: Sequence[PendingBlob]) -> None:
 def _check(blobs: Sequence[PendingBlob]) -> None:
     for blob in blobs:
         if blob.error is not None:
-            raise ContentLost(
-                f"the disk did not take content that was written ({blob.error}); it is to be added again"
-            ) from blob.error
+            raise ContentLost(f"the disk lost written content ({blob.error}); add it again") from blob.error
 
 
 def _close(blob: PendingBlob) -> None:

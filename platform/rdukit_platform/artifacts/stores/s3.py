@@ -132,7 +132,7 @@ class S3Store(BlobStore):
         """``BlobStore.alone``. Two processes that begin at the same moment may both be refused."""
         with self._mark(_ALONE) as own:
             if any(name != own for _, name in self._marks(_ALONE)):
-                raise Conflict("content is being collected or backed up already; ask again when that is done")
+                raise Conflict("another collection or backup of content is running; try again when it has ended")
             yield
 
     def blobs(self) -> Iterator[StoredBlob]:
@@ -178,7 +178,7 @@ class S3Store(BlobStore):
         self.bucket.delete([key])
         if key not in listed or read != data:
             raise StoreUnavailable(
-                f"{self.where} returned other bytes than were written; it is no S3, or only a cache of one"
+                f"{self.where} returned other bytes than were written; it may be a cache instead of an S3 server"
             )
         return self.bucket.clock_offset_s
 
@@ -222,7 +222,7 @@ class S3Store(BlobStore):
                     yield block
                 return
         raise StoreUnavailable(
-            f"copies of content in {self.cache.folder} are evicted before they can be read; allow them more space"
+            f"copies of content in {self.cache.folder} are evicted before they can be read; raise their space limit"
         )
 
     def read(self, digest: str) -> Iterator[bytes]:

@@ -87,7 +87,7 @@ def _follow(attempt: AttemptState, events: Iterator[Mapping[str, Any]]) -> dict[
         if kind == "log" and event.get("log") is not None and logged < MAX_LOG_LINES:
             logged += 1
             is_last = logged == MAX_LOG_LINES
-            attempt.record_logs(["further lines are not kept" if is_last else str(event["log"])[:MAX_LOG_CHARACTERS]])
+            attempt.record_logs(["further lines are discarded" if is_last else str(event["log"])[:MAX_LOG_CHARACTERS]])
         is_due, now = context.clock.monotonic() - written_at >= PROGRESS_S, context.clock.now()
         if pending is not None and (is_due or kind == "result"):
             attempt.note(partial(execution.record_progress, fencing=attempt.fencing, progress=pending, now=now))

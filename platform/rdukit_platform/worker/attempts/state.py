@@ -122,5 +122,5 @@ class AttemptState:
         self.note(lambda session: execution.wait_for_place(session, self.fencing, box, why, code))
 
     def patiently(self, action: Callable[[], T]) -> T:
-        """Do an action that needs disk or bucket; while one is lacking, the job's wait reason says so."""
+        """Run an action that needs disk or bucket; while one is unavailable, the job's wait reason names it."""
         return patiently(action, self.stop, tell=lambda why: self.say_wait({}, why, why and WaitCode.RESOURCES))

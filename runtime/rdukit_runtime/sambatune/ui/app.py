@@ -126,6 +126,6 @@ def _chosen(root: Path, names: list[str]) -> list[TuneRun]:
     """
     if not 2 <= len(names) <= MOST_COMPARED:
         raise InvalidArgument(
-            f"{len(names)} runs are ticked; expected 2 to {MOST_COMPARED}: tick them on the first page"
+            f"{len(names)} runs are selected; expected 2 to {MOST_COMPARED}: select them on the first page"
         )
     return [find_run(root, name) for name in names]

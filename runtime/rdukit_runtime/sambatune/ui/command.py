@@ -20,9 +20,15 @@ _LOOPBACK: Final = "127.0.0.1"
 @click.version_option(__version__, prog_name="sambatune_ui")
 @click.option(
     "--directory", type=click.Path(path_type=Path), default=Path("artifact_root"), show_default=True,
-    help="The artifact root of sambatune runs.",
+    help="Artifact root of the sambatune runs.",
 )  # fmt: skip
-@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: any that is free.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=PORT,
+    show_default=True,
+    help="Port to listen on; 0: any free port.",
+)
 def sambatune_ui(directory: Path, port: int) -> None:
     """Serve the reports of sambatune runs to browsers on this machine, until Ctrl-C.
 

@@ -101,7 +101,7 @@ class TuneRun:
         except (OSError, ValueError):
             is_inside = False
         if not is_inside:
-            raise NotFound(f"the run {self.name!r} has no file {path!r}; its page lists those it has")
+            raise NotFound(f"the run {self.name!r} has no file {path!r}; its page lists its files")
         return found
 
     def _read(self, path: str) -> str:
@@ -148,5 +148,5 @@ def find_run(root: Path, name: str) -> TuneRun:
     """
     found = next((run for run in list_runs(root) if run.name == name), None)
     if found is None:
-        raise NotFound(f"there is no run {name!r}; the first page lists all runs")
+        raise NotFound(f"unknown run {name!r}; the first page lists all runs")
     return found

@@ -41,7 +41,7 @@ class CompileArgs(CommonArgs):
     all_regions_hbm: bool = False
     num_tiles: int = -1
     hbm_auto_alloc: str | bool = Field(
-        default=False, description="how HBM is given out; configurations say linear_scan"
+        default=False, description="how HBM is allocated; configurations use linear_scan"
     )
     n_chips: int = 1
     run_early_tp: bool = False

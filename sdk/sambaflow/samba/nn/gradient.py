@@ -55,7 +55,8 @@ class DeviceGradient(torch.Tensor):
             _forget_gradient(args[0])
         elif _overwrites(name, args, kwargs or {}):
             raise InvalidArgument(
-                f"{name} overwrites a gradient of the device, which does not see it. To clip, pass max_grad_norm to "
+                f"{name} changes only the host's copy of a gradient; the device ignores it. To clip, pass "
+                f"max_grad_norm to "
                 "the optimizer; to scale the loss, set the output's sn_grad; to change gradients, use "
                 "parameter.register_hook before compile"
             )

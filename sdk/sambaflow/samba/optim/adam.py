@@ -55,12 +55,12 @@ class AdamW(_AdamFamily, torch.optim.AdamW):
     ) -> None:  # fmt: skip
         if betas is None:
             _tell_once(
-                f"AdamW(betas=…) is not given: the device's default is {VENDOR_BETAS}, torch's is (0.9, 0.999); pass "
-                "betas to choose"
+                f"AdamW(betas=…) was left out: the device's default is {VENDOR_BETAS}, torch's is (0.9, 0.999); pass "
+                f"betas to choose"
             )
         if weight_decay is None:
             _tell_once(
-                "AdamW(weight_decay=…) is not given: the device's default is 0, torch's is 0.01; pass weight_decay to "
+                "AdamW(weight_decay=…) was left out: the device's default is 0, torch's is 0.01; pass weight_decay to "
                 "choose"
             )
         super().__init__(

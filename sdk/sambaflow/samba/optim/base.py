@@ -45,8 +45,8 @@ class DeviceOptimizer(torch.optim.Optimizer):
         """
         if self._is_on_device():
             raise InvalidArgument(
-                "add_param_group was called after trace_graph: the PEF updates the groups that it was compiled with; "
-                "add the group before samba.session.compile and before trace_graph"
+                "add_param_group was called after trace_graph: the PEF updates only the groups from the compile; add "
+                "the group before samba.session.compile and before trace_graph"
             )
         _add_param_group(self, param_group)
         self.kind_of(self.param_groups[-1])
@@ -80,7 +80,8 @@ class DeviceOptimizer(torch.optim.Optimizer):
         if self._has_device_gradients() and not self.has_host_gradients():
             raise InvalidArgument(
                 f"{type(self).__name__}.step() does not reach the device, which updates its parameters in the 'opt' "
-                "section; remove the call: samba.session.run(…) makes a whole step, or pass section_types=['opt'] to "
+                f"section; remove the call: samba.session.run(…) performs a whole step, or pass section_types=['opt'] "
+                f"to "
                 "update after section_types=['fwd', 'bckwd']"
             )
         with host_gradients():
@@ -209,7 +210,8 @@ def torch_options(optimizer: torch.optim.Optimizer, given: Mapping[str, Any]) ->
     for name in given:
         if name not in known:
             raise InvalidArgument(
-                f"{cls.__name__} has no keyword {name!r}; expected {', '.join(sorted(known))}.{suggest(name, known)}"
+                f"{cls.__name__} does not accept keyword {name!r}; expected "
+                f"{', '.join(sorted(known))}.{suggest(name, known)}"
             )
     return {name: value for name, value in given.items() if name not in _WITHOUT_EFFECT}
 

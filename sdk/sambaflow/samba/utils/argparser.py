@@ -97,10 +97,10 @@ def add_built_in_options(parser: argparse.ArgumentParser, command: str) -> None:
     add = parser.add_argument
     add("-b", "--batch-size", type=int, default=1, help="samples a step; fixed in the PEF")
     add("-mb", "--microbatch-size", type=int, default=None, help="samples a pipeline pass")
-    add("-p", "--pef", default=None, help="the PEF to use (run, test, measure)")
+    add("-p", "--pef", default=None, help="PEF for run, test and measure")
     add("--inference", action="store_true", help="forward only")
-    add("--mapping", choices=["section", "spatial"], default="section", help="how the graph is laid out")
-    add("--num-spatial-batches", type=int, default=1, help="batches a call with spatial mapping")
+    add("--mapping", choices=["section", "spatial"], default="section", help="mapping of the graph onto the chip")
+    add("--num-spatial-batches", type=int, default=1, help="batches per call with spatial mapping")
     add("--data-parallel", action="store_true", help="one replica per process")
     add("-ws", "--world-size", type=int, default=1, help="replicas")
     add("--reduce-on-rdu", action="store_true", help="reduce gradients on the fabric")
@@ -109,16 +109,16 @@ def add_built_in_options(parser: argparse.ArgumentParser, command: str) -> None:
     add("--verbose", "-v", type=int, nargs="?", const=1, default=0, help="more output")
     add("--debug", action="store_true", help="more output and checks")
     add("--arch", choices=["sn10", "sn20", "sn30", "sn40", "sn40l"], default=None, help="target chip (default sn30)")
-    add("--num-tiles", type=int, default=-1, help="tiles that the PEF uses; -1 = all of a chip")
+    add("--num-tiles", type=int, default=-1, help="tiles for the PEF; -1 = all tiles of a chip")
     add(
         "--n-chips",
         "--num-chips",
         "--nchips",
         type=int,
         default=1,
-        help="RDUs that the model is divided among: by --tensor-parallel, else as a pipeline",
+        help="RDUs among which the model is divided: by --tensor-parallel, else as a pipeline",
     )
-    add("--output-folder", default="out", help="where the artifact folder goes")
+    add("--output-folder", default="out", help="parent folder of the artifact folder")
     add("--pef-name", default=None, help="name of the PEF and of its folder")
     for mode in ("o0", "o1", "o1HD", "o3"):
         flags = dict.fromkeys(dashes + word for word in (mode, mode.lower()) for dashes in ("-", "--"))
@@ -127,18 +127,27 @@ def add_built_in_options(parser: argparse.ArgumentParser, command: str) -> None:
     add("--optim-level", dest="optim_level", default="o3", help="o0, o1, o1HD or o3")
     add("--optimization-rules", default=None, help="fusion rule file (YAML) for o1")
     add("--precision", choices=["bf16", "f32"], default=None, help="device arithmetic (ours; default bf16)")
-    add("--weight-dtype", choices=["int8", "int4"], default=None, help="of linear layers' weights (inference; ours)")
     add(
-        "--heuristics", action="append", default=None, metavar="FILE", help="Python file of heuristics for rules (ours)"
+        "--weight-dtype",
+        choices=["int8", "int4"],
+        default=None,
+        help="dtype of linear layers' weights (inference; ours)",
     )
-    add("--host-fallback", action="store_true", help="run operators that the RDU does not have on the host (ours)")
+    add(
+        "--heuristics",
+        action="append",
+        default=None,
+        metavar="FILE",
+        help="Python file with heuristics for rules (ours)",
+    )
+    add("--host-fallback", action="store_true", help="run operators that the RDU lacks on the host (ours)")
     _add_accepted(parser)
     if command in _RUN:
         add("--virtual-ranks", type=int, default=1, metavar="R",
-            help="replicas in this process, with the bits of R ranks (ours)")  # fmt: skip
+            help="replicas in this process; results equal those of R ranks bit for bit (ours)")  # fmt: skip
         add("-n", "--num-iterations", type=int, default=100, help="iterations to measure")
-        add("--min-duration", type=float, default=0.0, help="seconds to measure at least")
-        add("--run-graph-only", action="store_true", help="measure the graph without the inputs' upload")
+        add("--min-duration", type=float, default=0.0, help="minimum seconds to measure")
+        add("--run-graph-only", action="store_true", help="measure the graph without uploading inputs")
         add("--num-sections", type=int, default=None, help="sections to measure")
         for name in ("--json", "--bench-report-json", "--acc-report-json", "--compiled-stats-json"):
             add(name, default=None, help="write a report to this file")
@@ -150,21 +159,21 @@ def add_built_in_options(parser: argparse.ArgumentParser, command: str) -> None:
 #: in the PEF. Source: SDK reference 8.1, compiler reference 4.
 _COMPILER_OPTIONS: Final[tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = (
     (("--graphamp-preset",), {"choices": ["default", "mp0", "mp1", "mp4"], "default": None,
-                              "help": "which operators keep the program's precision"}),
+                              "help": "choice of operators that keep the program's precision"}),
     (("--enable-mixed-precision-ops",), {"nargs": "*", "default": None, "metavar": "FAMILY",
                                          "help": "families of operators that compute in f32: gemm, softmax, norm …"}),
     (("--grad-accumulation-steps",), {"type": int, "default": 1,
-                                      "help": "above 1, backward adds to the gradients until the optimizer runs"}),
+                                      "help": "above 1: backward accumulates gradients until the optimizer runs"}),
     (("--gen-tensorboard",), {"action": "store_true",
-                              "help": "write graph and figures of the sections for TensorBoard"}),
+                              "help": "write the sections' graph and figures for TensorBoard"}),
     (("--plot",), {"action": "store_true", "default": None, "help": "draw the sections into the artifact folder"}),
-    (("--mac-human-decision",), {"default": None, "metavar": "JSON", "help": "sections that a human cuts"}),
-    (("--compiler-configs-file",), {"default": "", "metavar": "JSON", "help": "expert knobs: read and recorded"}),
+    (("--mac-human-decision",), {"default": None, "metavar": "JSON", "help": "file with sections cut by hand"}),
+    (("--compiler-configs-file",), {"default": "", "metavar": "JSON", "help": "expert knobs; read and recorded only"}),
     (("--tiling-accum",), {"choices": ["bf16sr", "fp32"], "default": None}),
     (("--weight-grad-reduce",), {"choices": ["bf16sr", "fp32"], "default": None}),
     (("--resources-scaling-factors",), {"nargs": "+", "default": ["-1.0"] * 4}),
     (("--tensor-parallel",), {"choices": ["none", "batch", "weight"], "default": "none",
-                             "help": "with --n-chips: divide the batch or the weights among chips"}),
+                             "help": "with --n-chips: divide batch or weights among chips"}),
     (("--compiler-mode",), {"default": ""}),
     (("--distlearn-config",), {"default": ""}),
     (("--stage-instrumentation",), {"default": "none"}),

@@ -49,7 +49,7 @@ def load_sharded_checkpoint(
         if target is None:
             continue
         if target.shape != value.shape:
-            raise InvalidArgument(f"{path}: {name} is {list(value.shape)}, the model needs {list(target.shape)}")
+            raise InvalidArgument(f"{path}: {name} is {list(value.shape)}; the model needs {list(target.shape)}")
         if target.dtype != value.dtype and not ignore_dtype_mismatch:
             raise InvalidArgument(
                 f"{path}: {name} is {value.dtype}, the model needs {target.dtype}; pass ignore_dtype_mismatch=True"
@@ -68,7 +68,9 @@ def load_sharded_checkpoint(
     persistent = model.state_dict(keep_vars=True)
     missing = sorted(n for n, t in targets.items() if id(t) not in loaded and n in persistent)
     if strict and missing:
-        raise InvalidArgument(f"{path} lacks {missing[:8]} of {len(targets)} tensors; pass strict=False to keep theirs")
+        raise InvalidArgument(
+            f"{path} lacks {missing[:8]} of {len(targets)} tensors; pass strict=False to keep the model's own values"
+        )
 
 
 def _plain(tensor: Any) -> torch.Tensor:

@@ -159,4 +159,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("the first schema has nothing before it")
+    raise NotImplementedError("there is no schema before the first one")

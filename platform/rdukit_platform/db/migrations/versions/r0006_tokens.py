@@ -1,4 +1,4 @@
-"""Tokens end, are rotated, and tell when they were last used and which token made them."""
+"""Tokens expire, can be rotated, and record their last use and the token that created them."""
 
 import sqlalchemy as sa
 from alembic import op
