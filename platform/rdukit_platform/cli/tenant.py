@@ -253,7 +253,7 @@ def token(
         body: dict[str, object] = {"name": name} | access_body(scopes, role)
         with connect() as client:
             made = client.post(f"/v1/tenants/{tenant_id}/tokens", body | life_body(life_s))
-    show.print_answer(made, as_json, made["token"])
+    show.print_answer(made, as_json, str(made["token"]))
 
 
 def _break_glass(life_s: float | None, reason: str) -> dict[str, object]:
