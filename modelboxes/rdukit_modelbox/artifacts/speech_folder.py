@@ -23,6 +23,8 @@ _FIXED: Final = (("padding_value", 0.0), ("dither", 0.0), ("do_normalize", False
 _NOT_DONE: Final = (
     "condition_on_prev_tokens", "no_speech_threshold", "logprob_threshold", "compression_ratio_threshold",
 )  # fmt: skip
+#: Keys of it that a description has, or that have no effect here, and that mean something else for other models.
+SPEECH_KEYS: Final = ("suppress_tokens", "begin_suppress_tokens", "forced_decoder_ids")
 _LANGUAGE: Final = re.compile(r"<\|([a-z]{2,3})\|>")
 
 
