@@ -105,10 +105,14 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class AudioSizes:
-    """Names of the sizes of what an encoder hears: bands of a spectrogram, and states, each of two frames."""
+    """Names of the sizes of what an encoder hears: bands of a spectrogram, and states, each of two frames.
+
+    ``alignment`` names the size that lists heads which follow the audio, separated by commas.
+    """
 
     mels: str
     states: str
+    alignment: str
 
 
 @dataclass(frozen=True, slots=True)
