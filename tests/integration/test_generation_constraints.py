@@ -28,7 +28,7 @@ from rdukit_serving.text.token_bytes import TokenBytes
 from rdukit_zoo.checkpoints.folder import open_hub_folder
 from support import shows
 
-pytestmark = shows("huggingface", "encoder-decoders")
+pytestmark = shows("hub-files", "encoder-decoders")
 
 transformers = pytest.importorskip("transformers", reason="the extra `models` is not installed")
 
@@ -194,5 +194,5 @@ def test_the_table_has_every_field_of_transformers_that_can_change_a_text() -> N
     sampling = {"do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"}
     tokens = {"pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"}
     assert known <= harmless | sampling | tokens | {*CONSTRAINTS, *REFUSED, *WITHOUT_EFFECT}
-    page = (Path(__file__).parents[2] / "docs" / "huggingface.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "hub-files.md").read_text()
     assert all(f"`{key}`" in page for key in (*CONSTRAINTS, *REFUSED, *WITHOUT_EFFECT))

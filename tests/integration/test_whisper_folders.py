@@ -265,6 +265,7 @@ def test_a_folder_is_served_with_the_tokens_of_transformers(tmp_path: Path, monk
             times = timed["token_timestamps"][-64:].numpy()
             assert times.max() > 0.1 and found["times"] == sorted(found["times"])
             np.testing.assert_allclose(found["times"], times, atol=0.0201)
-            print("times that differ", int((abs(np.array(found["times"]) - times) > 1e-3).sum()))
+            # Rounding may move a token by a state where several paths cost nearly the same.
+            assert (abs(np.array(found["times"]) - times) < 1e-3).mean() > 0.9
             share = logits.logits[0, 0].softmax(0)[TOKENS["<|nospeech|>"]]
             np.testing.assert_allclose(found["no_speech"], float(share), rtol=1e-4)
