@@ -28,6 +28,7 @@ class TextSizes:
     ``adapters`` adapters of the rank ``adapter_rank``. With an encoder, a prompt is its source of at most ``source``
     tokens, and the decoder's sequence begins with the token ``start``; 0: there is no encoder. An encoder that hears
     takes spectrograms of ``mels`` bands and ``frames`` frames, and prompts are the decoder's; 0: none hears.
+    ``alignment`` heads say at which time of the audio each token is spoken; 0: no graph says it.
     """
 
     context: int
@@ -41,6 +42,7 @@ class TextSizes:
     start: int = 0
     mels: int = 0
     frames: int = 0
+    alignment: int = 0
 
     @property
     def most_prompt(self) -> int:
@@ -55,7 +57,7 @@ class TextSizes:
         """Return the sizes that a server reports."""
         found = {"context": self.context, "prompt": self.prompt, "vocabulary": self.vocabulary, "texts": self.texts}
         if self.frames:
-            found |= {"mels": self.mels, "frames": self.frames}
+            found |= {"mels": self.mels, "frames": self.frames, "alignment": self.alignment}
         return {**found, "source": self.source} if self.source else found
 
     @property
@@ -183,6 +185,7 @@ class Shape:
             value["text"] += [sizes.adapters, sizes.adapter_rank] if sizes.adapters or has_encoder else []
             value["text"] += [sizes.source, sizes.start] if has_encoder else []
             value["text"] += [sizes.mels, sizes.frames] if sizes.frames else []
+            value["text"] += [sizes.alignment] if sizes.alignment else []
         if self.lora_rank:
             value["lora"] = [self.lora_rank, self.lora_alpha, *([list(self.lora_layers)] if self.lora_layers else [])]
         if self.accumulation_steps > 1:

@@ -178,9 +178,7 @@ def test_a_buffer_that_grows_and_counts_is_refused(how: str, tmp_path: Path) -> 
                 self.seen += 1.0
             return x + self.seen.sum()
 
-    with pytest.raises(
-        TraceError, match="'counts__seen' at its first call, and its value at later ones"
-    ):
+    with pytest.raises(TraceError, match="'counts__seen' at its first call, and its value at later ones"):
         run(Counts(), torch.randn(2, 3), tmp_path)
 
 

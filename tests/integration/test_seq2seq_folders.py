@@ -168,7 +168,9 @@ def test_what_a_folder_says_of_generating_lies_beside_its_checkpoint(tmp_path: P
     assert folder.sizes["start"] == 7
     write_checkpoint(folder, folder.sizes, tmp_path / "checkpoint")
     assert forced_tokens(tmp_path / "checkpoint") == (8, 2)
-    assert sampling_defaults(tmp_path / "checkpoint") == {"min_tokens": 4, "no_repeat_ngram_size": 3}
+    assert sampling_defaults(tmp_path / "checkpoint") == {
+        "min_tokens": 2, "min_length": 5, "no_repeat_ngram_size": 3
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -203,7 +205,10 @@ def test_what_is_not_computed_is_refused_by_name(
         ({"decoder_start_token_id": True}, "decoder_start_token_id is True; expected the number of one token"),
         ({"decoder_start_token_id": WORDS}, f"start is {WORDS}; expected a token"),
         ({"forced_bos_token_id": WORDS}, f"forced_bos_token_id is {WORDS}; expected a token, 0 <= x < {WORDS}"),
-        ({"bad_words_ids": [[7]]}, r"bad_words_ids is \[\[7\]\], which is not computed; expected none"),
+        (
+            {"encoder_no_repeat_ngram_size": 2},
+            "encoder_no_repeat_ngram_size is 2, which is not computed; expected none",
+        ),
         ({"temperature": "hot"}, "a sampling option that is not a number"),
     ],
 )

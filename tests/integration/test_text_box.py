@@ -351,11 +351,40 @@ def test_embeddings_are_the_same_as_numbers_and_as_base64(client: openai.OpenAI)
     assert plain.usage.prompt_tokens == 6
 
 
-def test_an_embedding_of_too_much_or_of_unknown_tokens_names_the_input(client: openai.OpenAI) -> None:
-    for wrong in ("x" * 100, [9999]):
-        with pytest.raises(openai.BadRequestError) as caught:
-            client.embeddings.create(model="llama", input=wrong)
-        assert caught.value.param == "input"
+def test_embeddings_of_tokens_are_those_of_their_text(client: openai.OpenAI) -> None:
+    texts = client.embeddings.create(model="llama", input=["one", "two"])
+    tokens: Any = [list(b"one"), list(b"two")]
+    found = client.embeddings.create(model="llama", input=tokens, dimensions=16, user="somebody")
+    assert [each.embedding for each in found.data] == [each.embedding for each in texts.data]
+    (one,) = client.embeddings.create(model="llama", input=tokens[0]).data
+    assert one.embedding == texts.data[0].embedding
+    many = client.embeddings.create(model="llama", input=["one", "two"] * 20)
+    assert [each.index for each in many.data] == list(range(40)) and many.data[38].embedding == one.embedding
+    with_id = client.embeddings.with_raw_response.create(
+        model="llama", input="x", extra_headers={"x-request-id": "of-the-caller"}
+    )
+    assert with_id.headers["x-request-id"] == "of-the-caller"
+    assert client.embeddings.with_raw_response.create(model="llama", input="x").headers["x-request-id"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "words"),
+    [
+        ({"input": "x" * 100}, "input", "expected 1 to"),
+        ({"input": [9999]}, "input", "token 9999 is not in the vocabulary"),
+        ({"input": ["a", "b", "x" * 20]}, "input", r"input\.2: the text has 20 tokens; expected 1 to 16"),
+        ({"input": ["a", ""]}, "input", r"input\.1: the text has 0 tokens"),
+        ({"input": []}, "input", "input"),
+        ({"input": "a", "dimensions": 8}, "dimensions", "dimensions: 8 is not valid; expected 16, which this model's"),
+        ({"input": "a", "encoding_format": "int8"}, "encoding_format", "encoding_format"),
+    ],
+)
+def test_an_embedding_that_cannot_be_made_names_its_field(
+    client: openai.OpenAI, fields: dict[str, Any], param: str, words: str
+) -> None:
+    with pytest.raises(openai.BadRequestError, match=words) as caught:
+        client.embeddings.create(model="llama", **fields)
+    assert str(caught.value.param).startswith(param)
 
 
 def seconds_of(work: Callable[[], object]) -> float:

@@ -18,6 +18,7 @@ from rdukit_serving.text.loop import read_tokens, tokenizer_file
 from rdukit_serving.text.program import TextProgram
 from rdukit_serving.text.rows import Row
 from rdukit_zoo.checkpoints.folder import load_hub_folder, open_hub_folder, save_hub_folder
+from rdukit_zoo.language.whisper_sizes import WhisperSizes
 from support import shows
 from support.speech_folders import END, GENERATION, SIZES, TOKENS, write_speech_folder
 
@@ -25,6 +26,8 @@ pytestmark = shows("speech", "huggingface")
 
 transformers = pytest.importorskip("transformers", reason="the extra `models` is not installed")
 
+#: Frames of audio in a window of which the rest is silence.
+HEARD = 62
 WORDS, MELS, FRAMES = SIZES["vocab_size"], SIZES["num_mel_bins"], 2 * SIZES["max_source_positions"]
 
 
@@ -120,14 +123,20 @@ def test_a_model_of_one_language_has_no_tokens_of_languages_and_tasks(tmp_path: 
     ("file", "changed", "words"),
     [
         ("config.json", {"activation_function": "relu"}, "activation_function is 'relu'"),
-        ("config.json", {"architectures": ["WhisperForAudioClassification"]}, "nearest known architecture is "
-                                                                              "WhisperForCond"),
+        (
+            "config.json",
+            {"architectures": ["WhisperForAudioClassification"]},
+            "nearest known architecture is WhisperForCond",
+        ),
         ("config.json", {"decoder_start_token_id": 999}, "start is 999; expected a token"),
         ("preprocessor_config.json", {"chunk_length": 2}, "feature_size is 20 and chunk_length 2 s; expected 20, and"),
         ("preprocessor_config.json", {"dither": 0.1}, "dither is 0.1; expected 0.0"),
         ("preprocessor_config.json", {"hop_length": 0}, "expected numbers of 1 or more"),
         ("preprocessor_config.json", {"sampling_rate": 8000, "chunk_length": 2}, "sampling_rate is 8000"),
         ("generation_config.json", {"condition_on_prev_tokens": True}, "condition_on_prev_tokens is True; expected"),
+        ("generation_config.json", {"logprob_threshold": "low"}, "logprob_threshold: expected finite numbers"),
+        ("generation_config.json", {"alignment_heads": [1, 2]}, r"alignment_heads is \[1, 2\]; expected pairs such as"),
+        ("config.json", {"median_filter_width": 4}, "median_filter_width is 4; expected an odd number"),
         ("generation_config.json", {"eos_token_id": [1, 2]}, r"eos_token_id is \[1, 2\]; expected the number"),
         ("generation_config.json", {"suppress_tokens": [-1]}, r"suppress_tokens is \[-1\]; expected numbers"),
         ("generation_config.json", {"lang_to_id": {"<|en|>": "x"}}, "lang_to_id is no table"),
@@ -158,7 +167,7 @@ def test_a_description_is_read_as_it_was_written_or_refused(tmp_path: Path) -> N
         read_description(tmp_path)
     (tmp_path / "speech.json").write_text(json.dumps(found.to_json()))
     assert read_description(tmp_path) == found
-    for content, words in ((b"{", "damaged"), (b'{"version": 9}', "version 9; expected 1"), (b"[]", "damaged")):
+    for content, words in ((b"{", "damaged"), (b'{"version": 9}', "version 9; expected 2"), (b"[]", "damaged")):
         (tmp_path / "speech.json").write_bytes(content)
         with pytest.raises(InvalidArgument, match=words):
             read_description(tmp_path)
@@ -172,11 +181,12 @@ def transcribed(
     told: list[dict[str, Any]] = []
     message = {
         "number": 1, "max_tokens": most, "sampling": {"temperature": 0.0}, "stop": [], "top_logprobs": None,
-        "echo": False, "is_rendered": True, "form": None, "keeps_special": False, "place": 0, "speech": asked,
+        "echo": False, "is_rendered": True, "form": None, "keeps_special": False, "place": 0,
+        "speech": {"timed_frames": None, **asked},
     }  # fmt: skip
     text = SpeechGeneration(
         [description.tokens.start], message, read_tokens(tokenizer_file(checkpoint), checkpoint, program),
-        program.sizes, lambda number, **event: told.append(event), description.tokens,
+        program.sizes, lambda number, **event: told.append(event), description.tokens, description.audio.frame_s,
     )  # fmt: skip
     text.begin(Row(0), 0)
     program.listen(0, features.numpy())
@@ -188,8 +198,37 @@ def transcribed(
         else:
             ((row, token, at, _),) = text.written()
             text.take(program.advance([row], [token], [at]).copy())
+    text.end_with_times(program, description.median)
     speech: dict[str, Any] = told[-1]["speech"]
     return speech
+
+
+@pytest.mark.parametrize("heads", [[[1, 0], [0, 1], [1, 1]], [[0, 0]]])
+def test_heads_that_follow_the_audio_attend_as_in_transformers(heads: list[list[int]], tmp_path: Path) -> None:
+    theirs = write_speech_folder(tmp_path, {**GENERATION, "alignment_heads": heads})
+    folder = open_hub_folder(tmp_path)
+    assert folder.entry.text_serving is not None and folder.entry.identity(folder.sizes) == folder.entry.identity(
+        {**folder.sizes, "alignment": ""}
+    )
+    built = folder.entry.text_serving.build
+    ours: Any = load_hub_folder(tmp_path, lambda **sizes: built(texts=2, **sizes)).eval()
+    features, tokens = draw_batch()[0], torch.randint(0, WORDS, (2, 8))
+    with torch.no_grad():
+        wanted = theirs(input_features=features, decoder_input_ids=tokens, output_attentions=True).cross_attentions
+        for row in (1, 0):
+            ours(features[row : row + 1], torch.tensor([row]))
+        places = torch.arange(8)[None]
+        for row in (0, 1):
+            found = ours(tokens[row : row + 1], places, torch.tensor([row]), torch.full((1, 8), row))
+            stacked = torch.stack([wanted[layer][row, head] for layer, head in sorted(heads)])
+            assert found.shape == (len(heads), 8, SIZES["max_source_positions"])
+            torch.testing.assert_close(found, stacked, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("alignment", ["2.0", "0.2", "1", "0.1,", "-1.0"])
+def test_heads_that_a_model_lacks_are_refused(alignment: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"alignment is .*; expected up to 64 heads such as '1\.0,1\.3'"):
+        WhisperSizes(decoder_layers=2, decoder_heads=2, alignment=alignment)
 
 
 @pytest.mark.long
@@ -220,5 +259,17 @@ def test_a_folder_is_served_with_the_tokens_of_transformers(tmp_path: Path, monk
             logits = theirs(
                 input_features=one, decoder_input_ids=torch.tensor([[theirs.config.decoder_start_token_id]])
             )
+            timed = theirs.generate(
+                one, language=language, task="transcribe", return_timestamps=has_times, max_new_tokens=64,
+                force_unique_generate_call=True, return_segments=True, return_token_timestamps=True,
+                attention_mask=torch.tensor([[1] * HEARD + [0] * (FRAMES - HEARD)]),
+            )["segments"][0][0]["result"]  # fmt: skip
+            found = transcribed(program, Path(made.checkpoint), one[0], {**asked, "timed_frames": HEARD}, 64)
+            assert found["tokens"] == made_by_theirs[-64:]
+            times = timed["token_timestamps"][-64:].numpy()
+            assert times.max() > 0.1 and found["times"] == sorted(found["times"])
+            np.testing.assert_allclose(found["times"], times, atol=0.0201)
+            # Rounding may move a token by a state where several paths cost nearly the same.
+            assert (abs(np.array(found["times"]) - times) < 1e-3).mean() > 0.9
             share = logits.logits[0, 0].softmax(0)[TOKENS["<|nospeech|>"]]
             np.testing.assert_allclose(found["no_speech"], float(share), rtol=1e-4)

@@ -1,5 +1,6 @@
 """``rdukit serve FOLDER`` of Whisper as a program, called by OpenAI's client: forms, streams, and what is refused."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from rdukit_serving.speech.words import words_of
 from support import shows
 from support.served_folders import running
 from support.speech_folders import END, TOKENS, extractor_of, file_of, speech_tokenizer, spoken, write_speech_folder
@@ -23,8 +25,25 @@ def expected(model: Any, seconds: float, **options: Any) -> Any:
     """Return what transformers makes of audio: tokens, or with timestamps segments."""
     samples = spoken(seconds)
     length: dict[str, Any] = {"padding": "longest", "truncation": False} if seconds > 1 else {}
-    features = extractor_of(model)(samples, sampling_rate=16000, return_tensors="np", **length).input_features
-    return model.generate(torch.from_numpy(np.asarray(features)), **options)
+    extract = extractor_of(model)
+    made = extract(samples, sampling_rate=16000, return_tensors="np", return_attention_mask=True, **length)
+    heard = torch.from_numpy(np.asarray(made.attention_mask))
+    return model.generate(torch.from_numpy(np.asarray(made.input_features)), attention_mask=heard, **options)
+
+
+def words_in(segment: Any) -> list[tuple[str, float, float]]:
+    """Return the words of a segment of transformers, as pairs of a token's time and the one before."""
+    times = [float(time) for time in segment["token_timestamps"]]
+    tokens = [(int(token), at) for at, token in enumerate(segment["tokens"]) if int(token) < END]
+    pieces, spans = [bytes([token]) for token, _ in tokens], [(times[at - 1], times[at]) for _, at in tokens]
+    return [(word.text, word.start_s, word.end_s) for word in words_of(pieces, spans, "en")]
+
+
+def set_limits(home: Path, **limits: float) -> None:
+    """Set the limits of transcripts of the served folder, which each request reads."""
+    (file,) = home.rglob("speech.json")
+    known = json.loads(file.read_text())
+    file.write_text(json.dumps({**known, "limits": {**known["limits"], **limits}}))
 
 
 def text_of(tokens: Any) -> str:
@@ -77,11 +96,36 @@ def test_a_folder_transcribes_as_transformers_for_openais_client(tmp_path: Path)
         assert subtitles.count(" --> ") == len(verbose.segments) and subtitles.startswith("1\n00:00:0")
         assert create(model="whisper", file=long, language="en", response_format="vtt").startswith("WEBVTT\n\n00:00:0")
 
+        timed = expected(
+            theirs, LONG_S, language="en", task="transcribe", return_timestamps=True, return_segments=True,
+            return_token_timestamps=True,
+        )["segments"][0]  # fmt: skip
+        asked: dict[str, Any] = {"model": "whisper", "file": long, "language": "en", "response_format": "verbose_json"}
+        spoken_words = create(**asked, timestamp_granularities=["word", "segment"])
+        known = [word for segment in timed for word in words_in(segment)]
+        assert [word.word for word in spoken_words.words] == [word for word, _, _ in known] and len(known) > 5
+        for each, (_, start_s, end_s) in zip(spoken_words.words, known, strict=True):
+            assert abs(each.start - start_s) < 0.021 and abs(each.end - min(end_s, LONG_S)) < 0.021
+        assert [each.tokens for each in spoken_words.segments] == [each.tokens for each in verbose.segments]
+        assert create(**asked, timestamp_granularities=["word"]).segments is None
+
+        assert {each.temperature for each in verbose.segments} == {0.0}
+        set_limits(tmp_path / "home", logprob=0.0)  # all transcripts are poor
+        raised = create(**asked)
+        assert {each.temperature for each in raised.segments} == {1.0} and raised.text != verbose.text
+        assert create(**asked).text == raised.text
+        assert create(**asked, extra_body={"seed": 1}).text != raised.text
+        stated = [create(**asked, temperature=0.4, extra_body={"seed": 1}) for _ in range(2)]
+        assert {each.temperature for each in stated[0].segments} == {0.4} and stated[0].text == stated[1].text
+        set_limits(tmp_path / "home", no_speech=-1.0)  # and silent
+        silent = create(**asked, timestamp_granularities=["word", "segment"])
+        assert (silent.text, silent.segments, silent.words) == ("", [], [])
+        set_limits(tmp_path / "home", logprob=-1000.0, no_speech=1.0)
+
         for fields, words in (
             ({"language": "xx"}, "whisper does not support 'xx'; expected one of de, en, haw"),
             ({"file": ("x.wav", b"RIFF")}, "file: it is damaged, or no audio; expected WAV, FLAC, MP3 or Ogg"),
-            ({"timestamp_granularities": ["word"], "response_format": "verbose_json"}, "times of words are not "
-                                                                                       "supported"),
+            ({"timestamp_granularities": ["word"]}, "timestamp_granularities: it is of response_format verbose_json"),
             ({"temperature": 2}, "temperature"),
             ({"prompt": "<|en|>"}, "special token"),
             ({"extra_body": {"languag": "en"}}, "write language"),

@@ -89,6 +89,14 @@ async def test_nothing_outlives_the_box(renderer: ChatRenderer) -> None:
         os.kill(process.pid, 0)
 
 
+async def test_its_process_has_no_token_of_the_server(monkeypatch: pytest.MonkeyPatch, renderer: ChatRenderer) -> None:
+    monkeypatch.setenv("RDUKIT_BOX_TOKEN", "of the box alone")
+    await renderer.render(PLAIN, MESSAGES)
+    assert renderer._process is not None
+    environment = Path(f"/proc/{renderer._process.pid}/environ").read_bytes()
+    assert b"of the box alone" not in environment and b"PATH=" in environment
+
+
 @pytest.mark.parametrize("text", ["{", "[" * 100_000, "[]", "\udcff"])
 def test_a_damaged_configuration_is_told(tmp_path: Path, text: str) -> None:
     (tmp_path / "model.safetensors").touch()

@@ -38,7 +38,11 @@ GENERATION: Final[dict[str, Any]] = {
     "task_to_id": {name: TOKENS[f"<|{name}|>"] for name in ("transcribe", "translate")},
     "prev_sot_token_id": TOKENS["<|startofprev|>"], "max_initial_timestamp_index": 10, "max_length": 80,
     "suppress_tokens": [1, 7, 66, *range(257, 265)], "begin_suppress_tokens": [32, END], "return_timestamps": False,
-    "do_sample": False,
+    "do_sample": False, "alignment_heads": [[1, 0], [0, 1], [1, 1]],
+}  # fmt: skip
+#: Limits that no transcript of random weights exceeds: each window is made once, as transformers does by default.
+NO_LIMITS: Final[dict[str, Any]] = {
+    "logprob_threshold": -1000.0, "compression_ratio_threshold": 1000.0, "no_speech_threshold": 1.0,
 }  # fmt: skip
 
 
@@ -60,10 +64,12 @@ def write_speech_folder(folder: Path, generation: dict[str, Any] | None = None, 
         if name != "model.encoder.embed_positions.weight":
             torch.nn.init.normal_(parameter, std=0.3)
     model.save_pretrained(folder)
-    (folder / "generation_config.json").write_text(json.dumps(GENERATION if generation is None else generation))
+    known = GENERATION if generation is None else generation
+    (folder / "generation_config.json").write_text(json.dumps(known))
     extractor_of(model).save_pretrained(folder)
     speech_tokenizer().save(str(folder / "tokenizer.json"))
-    read: Any = transformers.WhisperForConditionalGeneration.from_pretrained(folder)
+    read: Any = transformers.WhisperForConditionalGeneration.from_pretrained(folder, attn_implementation="eager")
+    (folder / "generation_config.json").write_text(json.dumps({**NO_LIMITS, **known}))
     return read.eval()
 
 

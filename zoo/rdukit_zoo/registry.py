@@ -105,10 +105,14 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class AudioSizes:
-    """Names of the sizes of an audio encoder's input: bands of a spectrogram, and states of two frames each."""
+    """Names of the sizes of an audio encoder's input: bands of a spectrogram, and states of two frames each.
+
+    ``alignment`` names the size that lists heads which follow the audio, separated by commas.
+    """
 
     mels: str
     states: str
+    alignment: str
 
 
 @dataclass(frozen=True, slots=True)

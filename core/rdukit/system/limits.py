@@ -1,6 +1,16 @@
-"""Limits that a process sets on itself before it reads a stranger's input, and cannot lift."""
+"""Limits of a process that reads a stranger's input: its environment, and what it sets on itself and cannot lift."""
 
+import os
 import resource
+from typing import Final
+
+#: Variables without which a process of ours does not start, or writes texts and times in another form.
+_VARIABLES: Final = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "TMPDIR")
+
+
+def small_environment() -> dict[str, str]:
+    """Return the environment for such a process: a server's own may hold tokens and keys."""
+    return {name: os.environ[name] for name in _VARIABLES if name in os.environ}
 
 
 def limit_this_process(memory_bytes: int) -> None:

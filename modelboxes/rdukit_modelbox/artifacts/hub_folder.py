@@ -27,14 +27,14 @@ from tokenizers import Tokenizer
 
 import rdukit
 from rdukit.cli import exit_on_error
-from rdukit.errors import InvalidArgument, NotFound
+from rdukit.errors import NotFound
 from rdukit.files.atomic import sha256_of, sha256_of_file, write_json_atomic
 from rdukit.pef.checkpoint_files import LATEST, PICTURE_FILE
 from rdukit.pef.identity import metadata_of
 from rdukit.settings import resolve
 from rdukit.system.process import end_group_with_parent
 from rdukit_compiler.settings import KERNELS
-from rdukit_modelbox.artifacts.speech_folder import describe_speech
+from rdukit_modelbox.artifacts.speech_folder import SPEECH_KEYS, describe_speech
 from rdukit_modelbox.contract.box import box_names, find_box_file, load_box
 from rdukit_modelbox.preprocessing.arrays import PICTURES
 from rdukit_modelbox.preprocessing.picture_processor import preprocessing_of_folder
@@ -45,7 +45,7 @@ from rdukit_serving.raw_inputs.pictures import write_picture_file
 from rdukit_serving.shape import SERVE, Shape
 from rdukit_serving.speech.description import SPEECH_FILE
 from rdukit_serving.text.chat_template import GENERATION_FILE, TEMPLATE_FILES, TOKENIZER_FILE
-from rdukit_serving.text.generation_config import sampling_of
+from rdukit_serving.text.generation_config import folder_generation
 from rdukit_zoo.checkpoints.folder import (
     HubFolder,
     drawing_nothing,
@@ -55,8 +55,7 @@ from rdukit_zoo.checkpoints.folder import (
     read_tensors,
     shared_names,
 )
-from rdukit_zoo.language.seq2seq_configs import seq2seq_generation
-from rdukit_zoo.registry import GENERATES_TEXT, SPEECH_TO_TEXT, TEXT_TO_TEXT, ModelEntry, SizeValue
+from rdukit_zoo.registry import GENERATES_TEXT, SPEECH_TO_TEXT, ModelEntry, SizeValue
 
 WEIGHTS: Final = "weights.safetensors"
 #: Folder of the PEF with native kernels.
@@ -265,8 +264,7 @@ def write_checkpoint(
         pictures = preprocessing_of_folder(hub)
         if pictures is not None:
             write_picture_file(target, pictures)
-    generation = hub.path / GENERATION_FILE
-    known = read_optional_json(generation)
+    known = read_optional_json(hub.path / GENERATION_FILE)
     ends = known.get("eos_token_id", hub.config.get("eos_token_id"))
     if "vocabulary" not in sizes:
         return
@@ -275,14 +273,9 @@ def write_checkpoint(
         write_json_atomic(target / SPEECH_FILE, describe_speech(hub).to_json())
     elif (target / TOKENIZER_FILE).is_file():
         vocabulary = min(vocabulary, Tokenizer.from_file(str(target / TOKENIZER_FILE)).get_vocab_size())
-    try:
-        sampling = sampling_of(known)
-    except (ValueError, TypeError) as cause:
-        raise InvalidArgument(f"{generation} has a sampling option that is not a number: {cause}") from cause
-    written = {"vocab_size": vocabulary, **({"eos_token_id": ends} if ends is not None else {}), **sampling}
-    if hub.entry.task == TEXT_TO_TEXT:
-        said = known if generation.is_file() else hub.config
-        written |= seq2seq_generation(said, int(sizes["vocabulary"]), has_file=generation.is_file())
+    ignored = SPEECH_KEYS if hub.entry.task == SPEECH_TO_TEXT else ()
+    generation = folder_generation(hub.path, hub.config, int(sizes["vocabulary"]), ignored)
+    written = {"vocab_size": vocabulary, **({"eos_token_id": ends} if ends is not None else {}), **generation}
     write_json_atomic(target / GENERATION_FILE, written)
 
 

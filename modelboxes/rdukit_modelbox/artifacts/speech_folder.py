@@ -4,6 +4,7 @@
 looked up in the tokenizer.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,17 +13,22 @@ from typing import Any, Final
 from tokenizers import Tokenizer
 
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit_serving.speech.description import AudioForm, SpeechDescription, SpeechTokens
+from rdukit_serving.speech.description import AudioForm, SpeechDescription, SpeechTokens, TranscriptLimits
 from rdukit_serving.text.chat_template import GENERATION_FILE, TOKENIZER_FILE
 from rdukit_zoo.checkpoints.folder import HubFolder, read_optional_json
 
 PROCESSOR: Final = "preprocessor_config.json"
 #: Keys of the processor → value that is computed.
 _FIXED: Final = (("padding_value", 0.0), ("dither", 0.0), ("do_normalize", False))
-#: Keys of ``generation_config.json`` for unsupported options.
-_NOT_DONE: Final = (
-    "condition_on_prev_tokens", "no_speech_threshold", "logprob_threshold", "compression_ratio_threshold",
+#: Keys of ``generation_config.json`` → the limits of transcripts that they set.
+_LIMITS: Final = (
+    ("logprob_threshold", "logprob"), ("compression_ratio_threshold", "compression"),
+    ("no_speech_threshold", "no_speech"),
 )  # fmt: skip
+#: The key that asks for what is not done.
+_NOT_DONE: Final = "condition_on_prev_tokens"
+#: Keys of it that a description has, or that have no effect here, and that mean something else for other models.
+SPEECH_KEYS: Final = ("suppress_tokens", "begin_suppress_tokens", "forced_decoder_ids")
 _LANGUAGE: Final = re.compile(r"<\|([a-z]{2,3})\|>")
 
 
@@ -33,7 +39,24 @@ def describe_speech(hub: HubFolder) -> SpeechDescription:
         NotFound: it has no tokenizer. InvalidArgument: a file is damaged, states values that are not computed, or
             does not say which tokens begin and end a transcript.
     """
-    return SpeechDescription(_audio_form(hub), _speech_tokens(hub))
+    median = hub.config.get("median_filter_width") or 7
+    if type(median) is not int or not 1 <= median <= 99 or median % 2 == 0:
+        raise InvalidArgument(f"{hub.path}: median_filter_width is {median!r}; expected an odd number, 1 to 99")
+    return SpeechDescription(_audio_form(hub), _speech_tokens(hub), _limits(hub), median)
+
+
+def _limits(hub: HubFolder) -> TranscriptLimits:
+    path = hub.path / GENERATION_FILE
+    known = read_optional_json(path)
+    if known.get(_NOT_DONE) not in (None, False):
+        raise InvalidArgument(
+            f"{path}: {_NOT_DONE} is {known[_NOT_DONE]!r}; expected false, as no window sees the text of another"
+        )
+    found = {name: known[key] for key, name in _LIMITS if known.get(key) is not None}
+    wrong = [key for key, name in _LIMITS if name in found and type(found[name]) not in (int, float)]
+    if wrong or not all(map(math.isfinite, found.values())):
+        raise InvalidArgument(f"{path}: {', '.join(wrong or (key for key, _ in _LIMITS))}: expected finite numbers")
+    return TranscriptLimits(**found, counts_tokens="compression" in found)
 
 
 def _audio_form(hub: HubFolder) -> AudioForm:
@@ -72,11 +95,6 @@ def _speech_tokens(hub: HubFolder) -> SpeechTokens:
     except Exception as cause:  # what the library raises has no other class
         raise InvalidArgument(f"{file} is damaged: {cause}") from cause
     known = read_optional_json(path)
-    asked = [f"{key} is {known[key]!r}" for key in _NOT_DONE if known.get(key) not in (None, False)]
-    if asked:
-        raise InvalidArgument(
-            f"{path}: {', '.join(asked)}; expected none of these options, because each window is transcribed once"
-        )
     start = _number(path, known, "decoder_start_token_id", tokenizer.token_to_id("<|startoftranscript|>"))
     end = _number(path, known, "eos_token_id", tokenizer.token_to_id("<|endoftext|>"))
     if start is None or end is None:

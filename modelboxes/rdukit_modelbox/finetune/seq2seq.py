@@ -30,8 +30,8 @@ from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.verbs.context import VerbContext
 from rdukit_serving.shape import IGNORED
 from rdukit_serving.text.chat_template import GENERATION_FILE
+from rdukit_serving.text.generation_config import folder_generation
 from rdukit_zoo.checkpoints.folder import HubFolder, read_optional_json
-from rdukit_zoo.language.seq2seq_configs import seq2seq_generation
 from rdukit_zoo.language.seq2seq_sizes import SEQ2SEQ
 from rdukit_zoo.registry import ModelEntry, SizeValue
 
@@ -103,7 +103,7 @@ def _target_form(hub: HubFolder, end_id: int) -> _TargetForm:
         )
     if not SEQ2SEQ[str(hub.sizes["family"])].wraps_target:
         return _TargetForm((), (end_id,), has_own=True)
-    language = seq2seq_generation(said, int(hub.sizes["vocabulary"]), has_file=file.is_file()).get(LANGUAGE)
+    language = folder_generation(hub.path, hub.config, int(hub.sizes["vocabulary"])).get(LANGUAGE)
     if language is None:
         return _TargetForm((), (end_id,) if start == end_id else (end_id, start), has_own=False)
     if start != end_id:

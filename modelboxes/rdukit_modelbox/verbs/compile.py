@@ -211,7 +211,8 @@ def compile_text_serving(
         text = replace(text, source=prompt, start=int(shape.sizes[serving.start]))
     if serving.audio:
         mels, states = int(shape.sizes[serving.audio.mels]), int(shape.sizes[serving.audio.states])
-        text = replace(text, mels=mels, frames=2 * states)
+        heads = str(shape.sizes[serving.audio.alignment])
+        text = replace(text, mels=mels, frames=2 * states, alignment=len(heads.split(",")) if heads else 0)
     session = samba.session
     session.reset()
     with drawing_nothing():  # a PEF holds no weights
@@ -249,8 +250,8 @@ def compile_text_serving(
 def text_graphs(text: TextSizes) -> dict[str, tuple[samba.SambaTensor, ...]]:
     """Return the inputs of each graph that continues texts: ``prefill_T`` reads T tokens of one, ``decode_B`` takes B
     tokens, each of a text of its own or several of one, ``copy`` gives a text to another row of the caches, where there
-    are several and texts may begin alike. ``listen`` encodes the audio of a row's text, if the model has an audio
-    encoder.
+    are several and texts may begin alike. ``listen`` encodes the audio of a row's text, if the model has an audio encoder,
+    and ``align`` returns which part of the audio each token of the text is about.
     """
 
     def inputs(graph: str, **shapes: tuple[int, ...]) -> tuple[samba.SambaTensor, ...]:
@@ -266,5 +267,6 @@ def text_graphs(text: TextSizes) -> dict[str, tuple[samba.SambaTensor, ...]]:
     graphs |= {f"decode_{batch}": tokens(f"decode_{batch}", batch, 1) for batch in text.widths}
     if text.frames:
         heard = samba.zeros(1, text.mels, text.frames, name="listen_features")
-        return graphs | {"listen": (heard, *inputs("listen", row=(1,)))}
+        aligned = {"align": tokens("align", 1, text.prompt)} if text.alignment else {}
+        return graphs | {"listen": (heard, *inputs("listen", row=(1,)))} | aligned
     return graphs | ({"copy": inputs("copy", source=(1,), target=(1,))} if text.texts > 1 and not text.source else {})

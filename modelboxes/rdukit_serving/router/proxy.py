@@ -29,7 +29,9 @@ from rdukit_serving.text.openai_answers import error_body
 _NAME: Final = re.compile(r"[!-~]{1,200}")
 #: Headers that are passed on to the expert, and those of its answer that are passed back.
 PASSED: Final = ("authorization", "x-api-key", "anthropic-version", "x-request-id", "ss-sn-options")
-RETURNED: Final = ("content-type", "retry-after", "server-timing", "x-request-id", "cache-control", "x-accel-buffering")
+RETURNED: Final = (
+    "content-type", "retry-after", "server-timing", "x-request-id", "request-id", "cache-control", "x-accel-buffering",
+)  # fmt: skip
 _PATHS: Final = ("chat/completions", "completions", "responses", "messages", "messages/count_tokens", "embeddings")
 #: Seconds without a byte of an answer, and for a connection.
 TIMEOUT: Final = httpx.Timeout(600.0, connect=5.0)

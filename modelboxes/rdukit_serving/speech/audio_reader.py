@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 import json
-import os
 import sys
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 from rdukit.errors import InvalidArgument, Unavailable
 from rdukit.settings import resolve
+from rdukit.system.limits import small_environment
 from rdukit_serving.settings import MAX_AUDIO_S
 from rdukit_serving.speech.description import AudioForm
 
@@ -27,8 +27,6 @@ _MEMORY_BYTES: Final = 256 << 20
 #: Copies of samples and of spectrograms that it makes.
 _COPIES: Final = 4
 _MAX_LINE: Final = 1 << 16
-#: Variables that a process gets of the server's environment, which may hold tokens.
-_VARIABLES: Final = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "TMPDIR")
 _THREADS: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -79,7 +77,7 @@ async def _decode(content: bytes, form: AudioForm, most_s: float) -> tuple[dict[
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "rdukit_serving.speech.audio_process", stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, limit=_MAX_LINE, start_new_session=True,
-            env={name: os.environ[name] for name in _VARIABLES if name in os.environ} | _THREADS,
+            env=small_environment() | _THREADS,
         )  # fmt: skip
     except OSError as cause:
         raise Unavailable(f"no process could be started to decode the file: {cause}") from cause

@@ -11,7 +11,7 @@ from rdukit_serving.text.chat_template import companion
 
 SPEECH_FILE: Final = "speech.json"
 #: Version of the file's form; others are refused.
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +71,42 @@ class SpeechTokens:
 
 
 @dataclass(frozen=True, slots=True)
+class TranscriptLimits:
+    """Limits of a window's transcript, beyond which it is made again at a higher temperature, or left out as silence.
+
+    Source: Radford et al. (2022), section 4.5. ``counts_tokens``: the compression is that of the tokens' numbers, as
+    transformers compares it with a folder's own ``compression_ratio_threshold``, and not that of the text.
+    """
+
+    #: Least mean of the logarithms of the tokens' probabilities.
+    logprob: float = -1.0
+    #: Highest ratio of a text's length to that of its compressed form.
+    compression: float = 2.4
+    #: Highest probability that nobody speaks, of a window whose tokens are less likely than ``logprob``.
+    no_speech: float = 0.6
+    counts_tokens: bool = False
+
+    def is_silent(self, logprob: float, no_speech: float) -> bool:
+        """Return whether nobody speaks in a window."""
+        return no_speech > self.no_speech and logprob < self.logprob
+
+    def is_poor(self, logprob: float, compression: float) -> bool:
+        """Return whether a transcript that is not silent should be made again."""
+        return logprob < self.logprob or compression > self.compression
+
+
+@dataclass(frozen=True, slots=True)
 class SpeechDescription:
-    """Facts of a speech model."""
+    """Facts of a speech model. ``median`` is the width of the filter that attention passes before it times tokens."""
 
     audio: AudioForm
     tokens: SpeechTokens
+    limits: TranscriptLimits = TranscriptLimits()
+    median: int = 7
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of the file."""
-        return {"version": VERSION, "audio": asdict(self.audio), "tokens": asdict(self.tokens)}
+        return {"version": VERSION, **asdict(self)}
 
     def check_sizes(self, sizes: Mapping[str, int], where: str) -> None:
         """Compare with a compiled model's sizes, as ``TextSizes.figures`` has them.
@@ -107,7 +134,10 @@ def read_description(checkpoint: Path) -> SpeechDescription:
         value = json.loads(path.read_text())
         if value["version"] != VERSION:
             raise InvalidArgument(f"{path} has version {value['version']!r}; expected {VERSION}: prepare it again")
-        return SpeechDescription(AudioForm(**value["audio"]), SpeechTokens(**value["tokens"]))
+        return SpeechDescription(
+            AudioForm(**value["audio"]), SpeechTokens(**value["tokens"]), TranscriptLimits(**value["limits"]),
+            int(value["median"]),
+        )  # fmt: skip
     except OSError as cause:
         raise InvalidArgument(f"{path} is missing; a speech model needs it next to its parameters") from cause
     except (ValueError, KeyError, TypeError, AttributeError) as cause:

@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 from rdukit.errors import InvalidArgument
 from rdukit_serving.device.messages import Prompt
 from rdukit_serving.shape import TextSizes
-from rdukit_serving.speech.description import SpeechTokens, read_description
+from rdukit_serving.speech.alignment import token_times
+from rdukit_serving.speech.description import SpeechDescription, SpeechTokens, read_description
 from rdukit_serving.speech.rules import SpeechRules, SpeechSampler
 from rdukit_serving.text.draft import DraftModel
 from rdukit_serving.text.generation import Generation, ModelTokens, Tell
 from rdukit_serving.text.generation_config import options_of
 from rdukit_serving.text.loop import TextLoop, tell_ready
 from rdukit_serving.text.program import TextProgram
+from rdukit_serving.text.sampling import check_numbers
 
 
 def serve_speech(
@@ -44,7 +46,7 @@ def serve_speech(
     heard = np.frombuffer(mmap.mmap(descriptor, 0), np.float32).reshape(shape)
     tell_ready(box, program, draft, [descriptor])
     os.close(descriptor)
-    SpeechLoop(box, program, tokens, description.tokens, heard).serve()
+    SpeechLoop(box, program, tokens, description, heard).serve()
 
 
 class _Stage(Enum):
@@ -64,9 +66,10 @@ class SpeechGeneration(Generation):
 
     def __init__(
         self, prompt: Prompt, message: Mapping[str, Any], vocabulary: ModelTokens, sizes: TextSizes, tell: Tell,
-        known: SpeechTokens,
+        known: SpeechTokens, frame_s: float,
     ) -> None:  # fmt: skip
         super().__init__(prompt, message, vocabulary, sizes, tell)
+        self._frame_s = frame_s
         asked = message["speech"]
         #: Place of the audio in the memory, until it is heard.
         self.place: int | None = message["place"]
@@ -74,6 +77,11 @@ class SpeechGeneration(Generation):
         self._has_times: bool = asked["has_times"]
         self._task: int | None = asked["task"]
         self._language: int | None = asked["language"]
+        #: Frames of audio in the window, to say when each token is spoken; None: not asked.
+        self._timed_frames: int | None = asked["timed_frames"]
+        self._times: list[float] = []
+        #: How the text ended, until its tokens have times.
+        self._ending: str | None = None
         self._no_speech = 0.0
         self._beginning = list(self.prompt)
         options = options_of(message["sampling"], vocabulary.defaults)
@@ -107,9 +115,38 @@ class SpeechGeneration(Generation):
         silent = None if self._has_times else self._known.no_timestamps
         return [token for token in (self._language, self._task, silent) if token is not None]
 
+    def end(self, reason: str) -> None:
+        """Report the end, or keep it until the tokens have times."""
+        if self._timed_frames is None or reason == "cancelled":
+            super().end(reason)
+        else:
+            self.is_over, self._ending = True, reason
+
+    def end_with_times(self, program: TextProgram, median: int) -> None:
+        """Find out when the tokens are spoken if that is asked, and report the end. The row still has the text.
+
+        Raises:
+            RuntimeFault: the attention is not numbers.
+        """
+        ending, self._ending = self._ending, None
+        if ending is None or self.row is None or self._timed_frames is None:
+            return
+        written, made = self.row.tokens[len(self.prompt) :], len(self._speech.record.tokens)
+        if written:
+            shares_ATS = program.align(self.row.number, written, len(self.prompt))
+            check_numbers("align", shares_ATS)
+            # A state is two frames.
+            state_s = 2 * self._frame_s
+            self._times = token_times(shares_ATS, self._timed_frames // 2, state_s, median)
+        # The last token was not read again, and has the time of the one before, as in transformers.
+        self._times += [self._times[-1] if self._times else 0.0] * (made - len(self._times))
+        super().end(ending)
+
     def _told_at_end(self) -> dict[str, Any]:
         record = self._speech.record
-        speech = {"tokens": record.tokens, "language": self._language, "no_speech": self._no_speech}
+        speech: dict[str, Any] = {"tokens": record.tokens, "language": self._language, "no_speech": self._no_speech}
+        if self._timed_frames is not None:
+            speech |= {"times": self._times, "pieces": [self._told(token) for token in record.tokens]}
         return {"speech": {**speech, "logprob": float(np.mean(record.logprobs)) if record.logprobs else 0.0}}
 
 
@@ -117,22 +154,30 @@ class SpeechLoop(TextLoop):
     """The transcripts that are made now."""
 
     def __init__(
-        self, box: socket.socket, program: TextProgram, vocabulary: ModelTokens, known: SpeechTokens,
+        self, box: socket.socket, program: TextProgram, vocabulary: ModelTokens, description: SpeechDescription,
         heard_RMN: NDArray[np.float32],
     ) -> None:  # fmt: skip
         super().__init__(box, program, vocabulary)
-        self._known, self._heard_RMN = known, heard_RMN
+        self._description, self._known, self._heard_RMN = description, description.tokens, heard_RMN
 
     def _new_text(self, prompt: Prompt, message: dict[str, Any]) -> Generation:
         if "speech" not in message:  # a probe of whether texts are made
             return super()._new_text(prompt, message)
         sizes = self._program.sizes
-        text = SpeechGeneration(prompt, message, self._vocabulary(message), sizes, self._tell, self._known)
+        frame_s = self._description.audio.frame_s
+        text = SpeechGeneration(prompt, message, self._vocabulary(message), sizes, self._tell, self._known, frame_s)
         if text.prompt[-1] != self._known.start or len(text.prompt) + 4 > sizes.context:
             raise InvalidArgument(
                 f"prompt: expected at most {sizes.context - 4} tokens, of which the last is the start token"
             )
         return text
+
+    def _free_ended(self) -> None:
+        for text in self._made.values():
+            if isinstance(text, SpeechGeneration) and text.is_over:
+                with self._refusing(text):
+                    text.end_with_times(self._program, self._description.median)
+        super()._free_ended()
 
     def _read(self, text: Generation, part: Sequence[int]) -> NDArray[np.float32]:
         if isinstance(text, SpeechGeneration) and text.place is not None:

@@ -5,7 +5,7 @@ Source: OpenAI's API reference; what the official client sends.
 
 import json
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from fastapi import Request
@@ -50,6 +50,7 @@ class TranslationBody(ServedFields):
     prompt: str = ""
     response_format: Form = "json"
     temperature: Annotated[float, Field(ge=0, le=1)] = 0.0
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
 
     @field_validator("file")
     @classmethod
@@ -67,13 +68,6 @@ class TranscriptionBody(TranslationBody):
     language: str | None = None
     timestamp_granularities: list[Literal["segment", "word"]] = ["segment"]
     stream: bool = False
-
-    @field_validator("timestamp_granularities")
-    @classmethod
-    def _has_no_words(cls, value: list[str]) -> list[str]:
-        if "word" in value:
-            raise ValueError("times of words are not supported; expected segment")
-        return value
 
 
 class SpeechAnswers:
@@ -96,23 +90,27 @@ class SpeechAnswers:
                 field="stream",
             )
         language = body.language.strip().lower() or None if body.language else None
-        return await self._answer(request, body, "transcribe", language, is_stream=body.stream)
+        shown = body.timestamp_granularities or ["segment"]
+        return await self._answer(request, body, "transcribe", language, is_stream=body.stream, granularities=shown)
 
     async def translate(self, request: Request) -> Response:
         """Write in English what is spoken."""
         return await self._answer(request, await read_form(TranslationBody, request), "translate", None)
 
     async def _answer(
-        self, request: Request, body: TranslationBody, task: str, language: str | None, *, is_stream: bool = False
-    ) -> Response:
+        self, request: Request, body: TranslationBody, task: str, language: str | None, *, is_stream: bool = False,
+        granularities: Sequence[str] = ("segment",),
+    ) -> Response:  # fmt: skip
         version = await self._find(body.model)
         if version.text is None or not version.text.get("frames"):
             raise NotFound(f"model {body.model!r} does not transcribe audio; expected a Whisper folder", field="model")
         assert version.files.checkpoint is not None
         description = read_description(version.files.checkpoint)
         has_times = body.response_format not in {"json", "text"}
-        wanted = Wanted(task == "translate", language, body.prompt, body.temperature, has_times)
-        check_wanted(wanted, description, version.files.name)
+        wanted = Wanted(
+            task == "translate", language, body.prompt, body.temperature, has_times, "word" in granularities, body.seed
+        )
+        check_wanted(wanted, description, version.files.name, version.text.get("alignment", 0))
         content = await body.file.read()
         await body.file.close()
         audio = await unless_gone(request, self._reader.read(content, description.audio))
@@ -122,7 +120,7 @@ class SpeechAnswers:
             return await stream_response(request, events, lambda error: _event(error_body(error)))
         await unless_gone(request, _write(version, description, audio, wanted, transcript))
         headers = server_timing(version, transcript.queue_us, transcript.compute_us)
-        shown = answer_of(transcript, body.response_format, task, audio.seconds)
+        shown = answer_of(transcript, body.response_format, task, audio.seconds, granularities)
         if isinstance(shown, str):
             return PlainTextResponse(shown, headers=headers)
         return JSONResponse(shown, headers=headers)
@@ -152,19 +150,27 @@ def _event(value: Mapping[str, object]) -> bytes:
     return b"data: " + json.dumps(value).encode() + b"\n\n"
 
 
-def answer_of(transcript: Transcript, form: Form, task: str, seconds: float) -> str | dict[str, object]:
-    """Return a transcript in the form that a request names."""
+def answer_of(
+    transcript: Transcript, form: Form, task: str, seconds: float, granularities: Sequence[str] = ("segment",)
+) -> str | dict[str, object]:  # fmt: skip
+    """Return a transcript in the form that a request names; ``granularities``: what a verbose one times."""
     if form == "text":
         return transcript.text + "\n"
     usage = {"type": "duration", "seconds": math.ceil(seconds)}
     if form == "json":
         return {"text": transcript.text, "usage": usage}
     if form == "verbose_json":
-        segments = [_verbose(number, segment) for number, segment in enumerate(transcript.segments)]
-        return {
-            "task": task, "language": transcript.language or "en", "duration": seconds, "text": transcript.text,
-            "segments": segments, "usage": usage,
+        answer: dict[str, object] = {
+            "task": task, "language": transcript.language or "en", "duration": seconds, "text": transcript.text
         }  # fmt: skip
+        if "segment" in granularities:
+            answer["segments"] = [_verbose(number, segment) for number, segment in enumerate(transcript.segments)]
+        if "word" in granularities:
+            words = [word for segment in transcript.segments for word in segment.words]
+            answer["words"] = [
+                {"word": word.text, "start": round(word.start_s, 2), "end": round(word.end_s, 2)} for word in words
+            ]
+        return answer | {"usage": usage}
     cues = [(segment.start_s, segment.end_s, segment.text) for segment in transcript.segments]
     return as_srt(cues) if form == "srt" else as_vtt(cues)
 

@@ -3,6 +3,7 @@
 Source: transformers' generation of long audio with Whisper; SubRip; W3C, WebVTT.
 """
 
+import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,6 +57,16 @@ def cut_segments(
 def compression_ratio(text: str) -> float:
     """Return how many times shorter a text becomes when it is compressed: much, if it repeats itself."""
     content = text.encode()
+    return len(content) / len(zlib.compress(content)) if content else 0.0
+
+
+def compression_of_tokens(tokens: Sequence[int], vocabulary: int) -> float:
+    """Return the same of the numbers of tokens, each of as many bytes as the vocabulary needs.
+
+    Source: transformers, for ``compression_ratio_threshold``.
+    """
+    size = int(math.log2(vocabulary) / 8) + 1
+    content = b"".join(token.to_bytes(size, "little") for token in tokens)
     return len(content) / len(zlib.compress(content)) if content else 0.0
 
 

@@ -1,26 +1,33 @@
 """Transcripts of audio of any length: the model hears one window after another. Each window begins where the last
 segment of the previous one ended.
 
-Source: transformers' sequential generation of long audio with Whisper.
+Source: transformers' sequential generation of long audio with Whisper; Radford et al. (2022), section 4.5, for windows
+that are made again.
 """
 
 import contextlib
+import hashlib
 import math
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from rdukit.errors import InvalidArgument, RuntimeFault
 from rdukit_serving.models.version import ModelVersion
 from rdukit_serving.speech.audio_reader import HeardAudio
-from rdukit_serving.speech.description import SpeechDescription
-from rdukit_serving.speech.segments import compression_ratio, cut_segments
+from rdukit_serving.speech.description import SpeechDescription, SpeechTokens
+from rdukit_serving.speech.segments import Segment, compression_of_tokens, compression_ratio, cut_segments
+from rdukit_serving.speech.words import SpokenWord, words_of
 from rdukit_serving.text.prompt_tokens import texts_of
 from rdukit_serving.text.queue import Done, GenerationRequest
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+#: Temperatures of a request that states none, each after the one before gave a poor transcript.
+TEMPERATURES: Final = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,7 @@ class SpokenSegment:
     text: str
     tokens: Sequence[int]
     about: dict[str, float]
+    words: Sequence[SpokenWord] = ()
 
 
 @dataclass(slots=True)
@@ -57,15 +65,30 @@ class Wanted:
     language: str | None
     prompt: str
     temperature: float
-    #: Whether an answer shows when segments begin and end.
+    #: Whether an answer shows when segments begin and end, and when words do.
     has_times: bool
+    has_words: bool = False
+    #: Repeats what is drawn by chance; None: each time anew, but for a temperature of 0, which has a seed of its own.
+    seed: int | None = None
+
+    def temperatures(self) -> Sequence[float]:
+        """Return the temperatures to try: 0 is raised as long as transcripts are poor, others are obeyed."""
+        return (self.temperature,) if self.temperature else TEMPERATURES
+
+    def sampling(self, seek: int, temperature: float) -> dict[str, Any]:
+        """Return the options of sampling for the window at ``seek``; each try has a seed of its own."""
+        seed = self.seed if self.temperature or self.seed is not None else 0
+        if seed is None:
+            return {"temperature": temperature}
+        drawn = hashlib.sha256(f"{seed} {seek} {temperature}".encode()).digest()
+        return {"temperature": temperature, "seed": int.from_bytes(drawn[:6])}
 
 
-def check_wanted(wanted: Wanted, description: SpeechDescription, name: str) -> None:
-    """Refuse unsupported options before the audio is decoded.
+def check_wanted(wanted: Wanted, description: SpeechDescription, name: str, heads: int) -> None:
+    """Refuse unsupported options before the audio is decoded. ``heads`` is the number of those that follow audio.
 
     Raises:
-        InvalidArgument: it lacks the language, timestamps, a token for prompts, or translations.
+        InvalidArgument: it lacks the language, timestamps, times of words, a token for prompts, or translations.
     """
     known = description.tokens
     if wanted.translates and known.translate is None:
@@ -81,6 +104,12 @@ def check_wanted(wanted: Wanted, description: SpeechDescription, name: str) -> N
     if wanted.has_times and known.no_timestamps is None:
         raise InvalidArgument(
             f"response_format: {name} has no timestamps; expected json or text", field="response_format"
+        )
+    if wanted.has_words and not heads:
+        raise InvalidArgument(
+            f"timestamp_granularities: nothing says which of {name}'s heads follow the audio; expected segment, or "
+            "alignment_heads in the folder's generation_config.json, as published folders of its size have them",
+            field="timestamp_granularities",
         )
 
 
@@ -108,35 +137,98 @@ async def transcribe(
         asked = {
             "language": language, "task": known.translate if wanted.translates else known.transcribe,
             "has_times": wanted.has_times or is_long,
+            "timed_frames": min(count, heard - seek) if wanted.has_words else None,
         }  # fmt: skip
         request = GenerationRequest(
-            [*prompt, known.start], None, {"temperature": wanted.temperature},
-            audio=_window(audio.features_MN, seek, count, form.frames), speech=asked,
-        )  # fmt: skip
-        done, said = await _finish(version, request)
+            [*prompt, known.start], None, {}, audio=_window(audio.features_MN, seek, count, form.frames), speech=asked
+        )
+        window = await _hear(version, description, request, wanted, transcript, _Place(seek, count, audio.seconds))
+        language, prompt = window.language, []
+        transcript.language = language_code(known, language)
+        transcript.segments += window.segments
+        yield window.segments
+        seek += window.further or count
+
+
+def language_code(known: SpeechTokens, language: int | None) -> str:
+    """Return the code of a language's token; empty for a model of one language."""
+    return next((code for code, token in known.languages.items() if token == language), "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Place of a window: its first frame, its frames, and the seconds of all audio."""
+
+    seek: int
+    frames: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Segments of a window, the token of its language, and how many frames later the next window begins."""
+
+    segments: list[SpokenSegment]
+    language: int | None
+    further: int
+
+
+async def _hear(
+    version: ModelVersion, description: SpeechDescription, request: GenerationRequest, wanted: Wanted,
+    transcript: Transcript, place: _Place,
+) -> _Window:  # fmt: skip
+    """Transcribe a window, again at a higher temperature while its transcript is poor; the last one counts."""
+    known, limits = description.tokens, description.limits
+    assert version.files.checkpoint is not None and version.text is not None
+    for temperature in wanted.temperatures():
+        done, said = await _finish(version, replace(request, sampling=wanted.sampling(place.seek, temperature)))
         transcript.queue_us, transcript.compute_us = (
             transcript.queue_us + done.queue_us, transcript.compute_us + done.compute_us,
         )  # fmt: skip
-        language, prompt = said["language"], []
-        transcript.language = next((code for code, token in known.languages.items() if token == language), "")
+        # The language is heard once.
+        request = replace(request, speech={**(request.speech or {}), "language": said["language"]})
         tokens = [token for token in said["tokens"] if token != known.end]
-        cut, further = cut_segments(tokens, known, seek, count, form.frame_s)
-        assert version.files.checkpoint is not None
+        cut, further = cut_segments(tokens, known, place.seek, place.frames, description.audio.frame_s)
+        if limits.is_silent(said["logprob"], said["no_speech"]):
+            return _Window([], said["language"], place.frames)
         texts = await texts_of(
             version.files.checkpoint, [[token for token in each.tokens if token < known.end] for each in cut]
         )
-        about = {
-            "seek": seek, "temperature": wanted.temperature, "avg_logprob": said["logprob"],
-            "no_speech_prob": said["no_speech"], "compression_ratio": compression_ratio("".join(texts)),
-        }  # fmt: skip
-        made = [
-            SpokenSegment(each.start_s, min(each.end_s, audio.seconds), text, each.tokens, about)
-            for each, text in zip(cut, texts, strict=True)
-            if text.strip()
-        ]
-        transcript.segments += made
-        yield made
-        seek += further or count
+        ratio = compression_ratio("".join(texts))
+        compared = compression_of_tokens(said["tokens"], version.text["vocabulary"]) if limits.counts_tokens else ratio
+        if not limits.is_poor(said["logprob"], compared):
+            break
+    about = {
+        "seek": place.seek, "temperature": temperature, "avg_logprob": said["logprob"],
+        "no_speech_prob": said["no_speech"], "compression_ratio": ratio,
+    }  # fmt: skip
+    code = language_code(known, said["language"])
+    words = _words_of(said, cut, known, code, place.seek * description.audio.frame_s, place.seconds)
+    segments = [
+        SpokenSegment(each.start_s, min(each.end_s, place.seconds), text, each.tokens, about, spoken)
+        for each, text, spoken in zip(cut, texts, words, strict=True)
+        if text.strip()
+    ]
+    return _Window(segments, said["language"], further)
+
+
+def _words_of(
+    said: Mapping[str, Any], cut: Sequence[Segment], known: SpeechTokens, code: str, begin_s: float, seconds: float
+) -> list[Sequence[SpokenWord]]:  # fmt: skip
+    """Return the words of each segment, none unless they are timed.
+
+    A token is spoken from the time of the one before it, or the window's beginning, up to its own time.
+    """
+    if "times" not in said:
+        return [() for _ in cut]
+    times = [begin_s, *(min(begin_s + time, seconds) for time in said["times"])]
+    found, at = list[Sequence[SpokenWord]](), 0
+    for segment in cut:
+        places = [place for place, token in enumerate(segment.tokens, at) if token < known.end]
+        pieces = [bytes.fromhex(said["pieces"][place]) for place in places]
+        found.append(words_of(pieces, [(times[place], times[place + 1]) for place in places], code))
+        at += len(segment.tokens)
+    return found
 
 
 async def _finish(version: ModelVersion, request: GenerationRequest) -> tuple[Done, Any]:

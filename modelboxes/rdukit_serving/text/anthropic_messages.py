@@ -218,6 +218,7 @@ class _Told(ServedFields, SamplingFields):
         "mcp_servers": (None, []),
         "context_management": (None,),
         "inference_geo": (None,),
+        "thread": (None,),
     }
 
     model: str
@@ -407,4 +408,7 @@ def _usage(prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> di
 def messages_error(error: RdukitError) -> dict[str, object]:
     """Return the error as Anthropic's clients read it."""
     kind = _ERRORS.get(error.http_status, "invalid_request_error" if error.http_status < 500 else "api_error")
-    return {"type": "error", "error": {"type": kind, "message": error.message}}
+    found: dict[str, object] = {"type": kind, "message": error.message}
+    if error.detail.get("field") == "thread":  # tool runners of the official clients then send complete conversations
+        found["details"] = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    return {"type": "error", "error": found}

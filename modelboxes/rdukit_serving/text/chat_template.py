@@ -18,6 +18,7 @@ from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import sha256_of_file
 from rdukit.pef.checkpoint_files import check_tokenizer
 from rdukit.settings import resolve
+from rdukit.system.limits import small_environment
 from rdukit_serving.settings import TEMPLATE_S
 
 #: Longest file with a tokenizer's configuration, and longest answer of the process.
@@ -173,6 +174,7 @@ class ChatRenderer:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "rdukit_serving.text.chat_process",
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=_MAX_LINE, start_new_session=True,
+                env=small_environment(),
             )  # fmt: skip
             try:
                 async with asyncio.timeout(_START_S):

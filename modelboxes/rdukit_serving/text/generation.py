@@ -34,8 +34,8 @@ class Tell(Protocol):
 class ModelTokens:
     """Tokens of a model: its tokenizer, their bytes, forms over them, end tokens, and defaults of sampling.
 
-    ``defaults`` are options of sampling that a request may leave out. ``forced`` are the first token of each text, and
-    its last one if the limit ends it; None: any token.
+    ``defaults`` are options of sampling that a request may leave out. ``forced`` are the token after a prompt of one
+    token, as each encoder-decoder's is, and the last one of a text that the limit ends; None: any token.
     """
 
     tokenizer: Tokenizer
@@ -247,7 +247,7 @@ class Generation:
         first, last = self._vocabulary.forced
         if last is not None and last in self._ends and self._made == self._most - 1:
             return last
-        return first if self._made == 0 else None
+        return first if self._made == 0 and len(self.prompt) == 1 else None
 
     def _chances(self, token: int, logits_V: NDArray[np.float32]) -> dict[str, Any]:
         if self._top is None:

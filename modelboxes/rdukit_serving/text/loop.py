@@ -59,11 +59,11 @@ def tokenizer_file(checkpoint: Path) -> Path:
 def read_tokens(file: Path, checkpoint: Path, program: TextProgram) -> ModelTokens:
     """Return the tokens of a tokenizer, with the checkpoint's end tokens."""
     tokenizer, ends = Tokenizer.from_file(str(file)), end_tokens(checkpoint)
-    defaults = sampling_defaults(checkpoint)
     tokens = max(program.sizes.vocabulary, 1 + max(tokenizer.get_vocab().values()))
     constraints = Constraints(file.read_text(), tokens, ends)
-    forced = forced_tokens(checkpoint) if program.sizes.source else (None, None)
-    return ModelTokens(tokenizer, TokenBytes(tokenizer), constraints, ends, defaults, forced)
+    return ModelTokens(
+        tokenizer, TokenBytes(tokenizer), constraints, ends, sampling_defaults(checkpoint), forced_tokens(checkpoint)
+    )
 
 
 def tell_ready(

@@ -1,8 +1,9 @@
 """A language model that a box compiled to serve, loaded from its PEF and a checkpoint, without SDK or zoo.
 
 The PEF has graphs to read prompts (``prefill_T``) and to make a token of each of several texts (``decode_B``), and
-``embed`` to make vectors or ``listen`` to hear audio, or ``embed`` alone (see ``rdukit_modelbox.verbs.compile``). Its
-caches in device memory have a row for each text. Axes: B texts of a run, V vocabulary.
+``embed`` to make vectors or ``listen`` and ``align`` to hear audio, or ``embed`` alone (see
+``rdukit_modelbox.verbs.compile``). Its caches in device memory have a row for each text. Axes: B texts of a run, V
+vocabulary.
 """
 
 import time
@@ -154,6 +155,23 @@ class TextProgram:
         """Hear a spectrogram [M, N], which the text of a row attends to from now on."""
         self._run("listen", features=features_MN[None], row=np.array([row]))
 
+    def align(self, row: int, tokens: Sequence[int], position: int) -> NDArray[np.float32]:
+        """Return the shares [A, T, S] with which heads attend to the audio of a row, for its tokens from ``position``.
+
+        The row's text has these tokens already.
+        """
+        size, parts = self.sizes.prompt, list[NDArray[np.float32]]()
+        for at in range(0, len(tokens), size):
+            part = tokens[at : at + size]
+            given = np.zeros((3, 1, size), np.int64)
+            given[0, 0, : len(part)] = part
+            given[1, 0, : len(part)] = np.arange(position + at, position + at + len(part))
+            given[2] = self.sizes.texts  # what fills the run is in the spare row
+            given[2, 0, : len(part)] = row
+            found = self._run("align", tokens=given[0], positions=given[1], rows=np.array([row]), targets=given[2])
+            parts.append(found.reshape(self.sizes.alignment, size, -1)[:, : len(part)].copy())
+        return np.concatenate(parts, 1)
+
     def part_length(self, made: int) -> int:
         """Return the largest number of a prompt's tokens to read while ``made`` other texts wait for theirs."""
         width = next((each for each in self.sizes.widths if each >= made), self.sizes.widths[-1])
@@ -197,6 +215,8 @@ class TextProgram:
             self.copy(0, 1)
         if "listen" in self._sections:
             self.listen(self.sizes.texts, np.zeros((self.sizes.mels, self.sizes.frames), np.float32))
+        if "align" in self._sections:
+            self.align(self.sizes.texts, [0], 0)
         if "embed" in self._sections:
             self.embed([0])
 
@@ -269,7 +289,7 @@ class TextProgram:
         """Return a graph's logits; those of tokens that the tokenizer lacks are minus infinity."""
         self._program.write_all([(f"{graph}_{name}", torch.from_numpy(value)) for name, value in values.items()])
         found = self._outcome(graph)
-        if graph not in {"copy", "listen"} and self._known < self.sizes.vocabulary:
+        if graph not in {"copy", "listen", "align"} and self._known < self.sizes.vocabulary:
             found.reshape(-1, self.sizes.vocabulary)[:, self._known :] = -np.inf
         return found
 

@@ -21,6 +21,7 @@ from rdukit.errors import InvalidArgument, NotFound, RdukitError
 from rdukit_serving.access import Access
 from rdukit_serving.models.served import ServedModels
 from rdukit_serving.models.version import ModelVersion
+from rdukit_serving.rest.web import request_id_of
 from rdukit_serving.router.word_vectors import EXPERT_HEADER, MAX_CHARACTERS, routed_text
 from rdukit_serving.speech.rest import FORM, SpeechAnswers, TranscriptionBody, TranslationBody
 from rdukit_serving.text.answers import Turn, server_timing, unless_gone
@@ -52,12 +53,13 @@ class TextApi:
     """Ways that the routes of an API have in common.
 
     ``form`` describes an error in its documentation; ``key_header`` may have the token in place of ``authorization``;
-    ``fields`` are its names of a chat's fields.
+    ``id_header`` has an answer's identifier, as the API's clients read it; ``fields`` are its names of a chat's fields.
     """
 
     error: Callable[[RdukitError], dict[str, object]]
     form: str
     key_header: str = ""
+    id_header: str = "x-request-id"
     fields: Mapping[str, str] = field(default_factory=dict)
 
     def token(self, headers: Mapping[str, str]) -> bytes:
@@ -80,10 +82,12 @@ class TextApi:
 OPENAI: Final = TextApi(error_body, "{error: {message, type, param, code}}")
 RESPONSES: Final = replace(OPENAI, fields={"messages": "input", "response_format": "text.format"})
 MESSAGES: Final = TextApi(
-    messages_error, "{type: error, error: {type, message}}", "x-api-key",
+    messages_error, "{type: error, error: {type, message}}", "x-api-key", "request-id",
     {"response_format": "output_config.format", "max_completion_tokens": "max_tokens"},
 )  # fmt: skip
-STUDIO: Final = TextApi(studio_error, "{error: {code, message, details}}", "key", {"messages": "items"})
+STUDIO: Final = TextApi(
+    studio_error, "{error: {code, message, details}}", "key", fields={"messages": "items"}
+)  # fmt: skip
 
 
 def make_text_router(models: ServedModels, access: Access) -> APIRouter:
@@ -142,9 +146,11 @@ class _Routes:
                 self._access.check(api.token(request.headers))
                 response = await respond(request)
             except RdukitError as error:
-                return api.refuse(error)
-            if expert := getattr(request.state, "expert", ""):
-                response.headers[EXPERT_HEADER] = expert
+                response = api.refuse(error)
+            else:
+                if expert := getattr(request.state, "expert", ""):
+                    response.headers[EXPERT_HEADER] = expert
+            response.headers[api.id_header] = request_id_of(request)
             return response
 
         self.router.add_api_route(
@@ -296,10 +302,7 @@ class _Routes:
         """Embed each text as a vector."""
         body = await read_body(EmbeddingBody, await request.body())
         version = await self._find(request, body.model)
-        found = await unless_gone(request, _embed_all(version, body.inputs()))
-        size = len(found[0].values)
-        if body.dimensions not in (None, size):
-            raise InvalidArgument(f"dimensions: {body.dimensions} is not valid; expected {size}", field="dimensions")
+        found = await unless_gone(request, _embed_all(version, body.inputs(), body.dimensions))
         data = [
             {"object": "embedding", "index": at, "embedding": _encoded(each.values, body.encoding_format)}
             for at, each in enumerate(found)
@@ -327,8 +330,30 @@ def _chat_template(version: ModelVersion, has_tools: bool) -> ChatTemplate:
     return template
 
 
-async def _embed_all(version: ModelVersion, texts: Sequence[str | list[int]]) -> list[Embedding]:
-    return [await version.texts.embed(text) for text in texts]
+async def _embed_all(
+    version: ModelVersion, texts: Sequence[str | list[int]], dimensions: int | None
+) -> list[Embedding]:  # fmt: skip
+    """Return the vectors of texts, in their order.
+
+    Raises:
+        InvalidArgument: the model's vectors have another number of ``dimensions``; or a text is empty or too long, and
+            the message has its number.
+    """
+    found: list[Embedding] = []
+    for number, text in enumerate(texts):
+        try:
+            found.append(await version.texts.embed(text))
+        except InvalidArgument as cause:
+            if len(texts) == 1 or cause.detail.get("field") != "input":
+                raise
+            raise InvalidArgument(f"input.{number}: {cause.message.removeprefix('input: ')}", field="input") from cause
+        size = len(found[0].values)
+        if dimensions not in (None, size):
+            raise InvalidArgument(
+                f"dimensions: {dimensions} is not valid; expected {size}, which this model's vectors have, or none",
+                field="dimensions",
+            )
+    return found
 
 
 async def _vector_of(version: ModelVersion, text: str) -> NDArray[np.float32]:

@@ -31,9 +31,12 @@ class SamplingOptions:
     token of ``bias`` gains its value. Source: OpenAI's API reference; the prompt does not count. Positive logits of
     tokens in the prompt or the text are divided by ``repetition_penalty``, others are multiplied by it. Tokens less
     likely than ``min_p`` times the likeliest are excluded. Source: transformers' logits processors. No sequence of
-    ``no_repeat_ngram_size`` tokens occurs twice in a text; 0: no such limit. Source: as before.
+    ``no_repeat_ngram_size`` tokens occurs twice in a text; 0: no such limit. Source: as before. Nor do the sequences
+    ``bad_words`` occur, and ``suppressed`` tokens; ``suppressed_first`` are not the first that is chosen. A form that
+    allows nothing else overrides these rules, as do logits that leave no token. Source: as before.
     ``ignore_eos``: a token that ends a text does not end this one. ``stop_tokens`` end it, too. End tokens are not
     chosen before ``min_tokens``, unless the form allows nothing else. Source: vLLM's sampling parameters.
+    ``min_length`` is the same with the prompt's tokens.
 
     Raises:
         InvalidArgument: a value outside its range.
@@ -52,6 +55,10 @@ class SamplingOptions:
     min_tokens: int = 0
     stop_tokens: Sequence[int] = ()
     no_repeat_ngram_size: int = 0
+    min_length: int = 0
+    bad_words: Sequence[Sequence[int]] = ()
+    suppressed: Sequence[int] = ()
+    suppressed_first: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.temperature <= 2.0:
@@ -88,7 +95,7 @@ class Sampler:
         self._options = options
         self._constraint = constraint
         self._random = np.random.default_rng(options.seed)
-        self._left = options.min_tokens
+        self._left = max(options.min_tokens, options.min_length - len(prompt))
         self._ends = np.array(sorted(ends), np.intp)
         self._biased = np.array([token for token, _ in options.bias], np.intp)
         self._biases = np.array([bias for _, bias in options.bias], np.float32)
@@ -97,8 +104,19 @@ class Sampler:
         self._has_penalties = bool(options.frequency_penalty or options.presence_penalty)
         #: Tokens of prompt and text; None: not needed.
         self._seen = set(prompt) if options.repetition_penalty != 1.0 else None
+        #: Tokens that are never chosen; the only word of an end token is no such word.
+        words = [word for word in options.bad_words if len(word) > 1 or word[0] not in ends]
+        self._never = np.array(sorted({*options.suppressed, *(word[0] for word in words if len(word) == 1)}), np.intp)
+        #: Beginnings of bad words → the tokens that would end them; and the lengths of such beginnings.
+        self._beginnings: dict[tuple[int, ...], set[int]] = {}
+        for word in words:
+            if len(word) > 1:
+                self._beginnings.setdefault(tuple(word[:-1]), set()).add(word[-1])
+        self._spans = sorted({len(beginning) for beginning in self._beginnings})
+        #: Whether the next token is the first that is chosen.
+        self._is_first = True
         #: Tokens of prompt and text in their order; None: not needed.
-        self._order = list(prompt) if options.no_repeat_ngram_size else None
+        self._order = list(prompt) if options.no_repeat_ngram_size or self._beginnings else None
 
     @property
     def is_over(self) -> bool:
@@ -107,18 +125,23 @@ class Sampler:
 
     def choose(self, logits_V: NDArray[np.float32], forced: int | None = None) -> int:
         """Choose the next token; a ``forced`` one is taken regardless of the logits, and is not a part of the form."""
-        if self._options.bias or self._chosen or self._seen or self._order:
-            logits_V = self._adjusted(logits_V)
+        allowed_V = logits_V
+        if self._options.bias or self._chosen or self._seen:
+            logits_V = allowed_V = self._adjusted(logits_V)
+        if len(forbidden := self._forbidden()):
+            allowed_V = _without(logits_V, forbidden)
         if forced is not None:
             token = forced
         elif self._constraint is None:
-            token = self._draw(self._without_ends(logits_V))
+            token = self._draw(_without(allowed_V, self._ends) if self._left > 0 else allowed_V)
         else:
             legal = self._constraint.legal_tokens(logits_V)
             if self._left > 0 and len(others := np.setdiff1d(legal, self._ends)):
                 legal = others
-            token = int(legal[self._draw(logits_V[legal])])
+            left_L = allowed_V[legal]
+            token = int(legal[self._draw(left_L if left_L.max() > -np.inf else logits_V[legal])])
             self._constraint.take(token)
+        self._is_first = self._is_first and forced is not None
         self._left -= 1
         if self._has_penalties:
             self._chosen[token] = self._chosen.get(token, 0) + 1
@@ -127,14 +150,6 @@ class Sampler:
         if self._order is not None:
             self._order.append(token)
         return token
-
-    def _without_ends(self, logits_V: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return logits without end tokens while the text is too short."""
-        if self._left <= 0 or not len(self._ends):
-            return logits_V
-        kept_V = logits_V.copy()
-        kept_V[self._ends[self._ends < len(kept_V)]] = -np.inf
-        return kept_V if kept_V.max() > -np.inf else logits_V
 
     def _adjusted(self, logits_V: NDArray[np.float32]) -> NDArray[np.float32]:
         options = self._options
@@ -148,15 +163,24 @@ class Sampler:
             adjusted_V[self._biased] += self._biases
         for token, count in self._chosen.items():
             adjusted_V[token] -= options.frequency_penalty * count + options.presence_penalty
-        if self._order and len(repeated := self._repeated(self._order)) < len(adjusted_V):
-            adjusted_V[repeated] = -np.inf
         return adjusted_V
 
-    def _repeated(self, text: list[int]) -> list[int]:
+    def _forbidden(self) -> NDArray[np.intp]:
+        """Return the tokens that may not come next, whatever the logits."""
+        found: set[int] = set(self._options.suppressed_first) if self._is_first else set()
+        if self._order:
+            found |= self._repeated(self._order)
+            for span in self._spans:
+                found |= self._beginnings.get(tuple(self._order[-span:]), set())
+        return np.union1d(self._never, sorted(found)).astype(np.intp) if found else self._never
+
+    def _repeated(self, text: list[int]) -> set[int]:
         """Return the tokens that would repeat a sequence of the text."""
         size = self._options.no_repeat_ngram_size
+        if not size:
+            return set()
         last = text[len(text) - size + 1 :]
-        return sorted({text[at + size - 1] for at in range(len(text) - size + 1) if text[at : at + size - 1] == last})
+        return {text[at + size - 1] for at in range(len(text) - size + 1) if text[at : at + size - 1] == last}
 
     def _draw(self, logits_V: NDArray[np.float32]) -> int:
         options = self._options
@@ -208,6 +232,15 @@ def likeliest(values_V: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     least = np.partition(values_V, -count)[-count]
     able = np.flatnonzero(values_V >= least)  # more than that many where several have the least
     return able[np.argsort(-values_V[able], kind="stable")][:count]
+
+
+def _without(logits_V: NDArray[np.float32], tokens: NDArray[np.intp]) -> NDArray[np.float32]:
+    """Return logits without some tokens; unchanged if none would be left."""
+    if not len(tokens):
+        return logits_V
+    kept_V = logits_V.copy()
+    kept_V[tokens[tokens < len(kept_V)]] = -np.inf
+    return kept_V if kept_V.max() > -np.inf else logits_V
 
 
 def _only(shares_V: NDArray[np.float64], tokens: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -16,7 +16,7 @@ from rdukit_platform.jobs.attempts import NODE_CODES
 #: Request headers that a replica gets: no token, cookie or address of the caller.
 PASSED: Final = ("content-type", "accept", "inference-header-content-length", "x-request-id")
 #: Answer headers that the caller gets; headers that could affect the gateway's own pages are left out.
-RETURNED: Final = ("inference-header-content-length", "server-timing", "retry-after", "x-rdukit-expert")
+RETURNED: Final = ("inference-header-content-length", "server-timing", "retry-after", "x-rdukit-expert", "request-id")
 #: States of an expert, the readiest first; an endpoint reports the first that any replica has.
 _STATES: Final = ("Live", "Starting", "Queued", "Offline")
 #: Content types that are passed on unchanged; others become plain bytes, so that no page can run.

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from rdukit.errors import InvalidArgument
-from rdukit_serving.text.anthropic_messages import CountBody, MessagesBody
+from rdukit_serving.text.anthropic_messages import CountBody, MessagesBody, messages_error
 from rdukit_serving.text.chat_template import PLAIN
 from rdukit_serving.text.constraints import FormKind, TextForm
 from rdukit_serving.text.field_table import fields_of
@@ -40,6 +40,17 @@ def read(kind: Any, **fields: Any) -> Any:
 )  # fmt: skip
 def test_the_manual_has_each_field_of_an_api_and_no_other(api: str, kind: type[BaseModel]) -> None:
     assert fields_of(api) == {each.alias or name for name, each in kind.model_fields.items()}
+
+
+def test_a_thread_of_messages_is_refused_so_that_clients_go_on_without_it() -> None:
+    assert read(MessagesBody, thread=None).messages
+    with pytest.raises(InvalidArgument) as caught:
+        read(MessagesBody, thread={"type": "create"})
+    error: Any = messages_error(caught.value)["error"]
+    assert error["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    with pytest.raises(InvalidArgument) as other:
+        read(MessagesBody, container="x")
+    assert set(messages_error(other.value)["error"]) == {"type", "message"}  # type: ignore[call-overload]
 
 
 def test_a_count_has_the_fields_of_a_message_that_say_nothing_of_its_answer() -> None:
@@ -95,8 +106,11 @@ def test_fields_of_one_api_that_say_nothing_are_taken() -> None:
 @pytest.mark.parametrize(
     ("kind", "fields", "words"),
     [
-        (ChatBody, {"temprature": 1}, "temprature: it is not a field of this request; leave it out, or write "
-                                      "temperature"),
+        (
+            ChatBody,
+            {"temprature": 1},
+            "temprature: it is not a field of this request; leave it out, or write temperature",
+        ),
         (ChatBody, {"max_new_tokens": 1}, "or write max_tokens"),
         (ChatBody, {"stop_sequences": ["a"]}, "or write stop"),
         (ChatBody, {"functions": [{}]}, "functions is not served here; leave it out, or write tools"),

@@ -145,3 +145,28 @@ def test_a_form_that_leaves_nothing_else_ends_a_text_before_its_least_number_of_
     while not sampler.is_over:
         made.append(sampler.choose(np.zeros(len(tokens), np.float32)))
     assert made in ([ord("a"), ord("b")], [ord("a"), ord("b"), END])
+
+
+def test_tokens_and_sequences_that_are_forbidden_are_not_chosen() -> None:
+    options = SamplingOptions(temperature=0.0, bad_words=((1, 3), (2,)), suppressed=(0, 99), suppressed_first=(1,))
+    sampler = Sampler(options, [2])
+    assert [sampler.choose(LOGITS) for _ in range(3)] == [3, 1, 1]
+    # Where all are forbidden, the logits decide.
+    everything = Sampler(SamplingOptions(temperature=0.0, suppressed=(0, 1, 2, 3)))
+    assert everything.choose(LOGITS) == 1
+
+
+def test_the_only_word_of_an_end_token_is_no_bad_word() -> None:
+    sampler = Sampler(SamplingOptions(temperature=0.0, bad_words=((1,), (3,)), min_length=3), [0], None, [1])
+    assert [sampler.choose(LOGITS) for _ in range(3)] == [2, 2, 1]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_form_that_allows_only_forbidden_tokens_keeps_its_text(temperature: float) -> None:
+    forms, tokens = constraints()
+    options = SamplingOptions(temperature=temperature, suppressed=(ord("a"),), seed=1)
+    sampler = Sampler(options, (), forms.find(TextForm(FormKind.REGEX, "ab|cb")), [END])
+    logits = np.zeros(len(tokens), np.float32)
+    assert sampler.choose(logits) == ord("c")
+    alone = Sampler(options, (), forms.find(TextForm(FormKind.REGEX, "ab")), [END])
+    assert [alone.choose(logits) for _ in range(2)] == [ord("a"), ord("b")]

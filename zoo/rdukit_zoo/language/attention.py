@@ -290,6 +290,13 @@ class CachedAttention(nn.Module):
         key_BGSD, value_BGSD = self._rows_of(self.keys, rows_B), self._rows_of(self.values, rows_B)
         return self._attend(query_BHTD, key_BGSD, value_BGSD, mask, None)
 
+    def shares_kept(self, query_BHTD: torch.Tensor, rows_B: torch.Tensor, head: int) -> torch.Tensor:
+        """Return the shares [B, 1, T, S] with which a head attends to what the caches have of the texts of the rows."""
+        key_B1SD = self._shared(self._rows_of(self.keys, rows_B))[:, head : head + 1]
+        scale = query_BHTD.shape[3] ** -0.5 if self.scale is None else self.scale
+        shares_B1TS: torch.Tensor = (query_BHTD[:, head : head + 1] * scale @ key_B1SD.transpose(-1, -2)).softmax(-1)
+        return shares_B1TS
+
     def _attend(
         self, query_BHTD: torch.Tensor, key_BGTD: torch.Tensor, value_BGTD: torch.Tensor, mask: torch.Tensor | None,
         sinks_H: torch.Tensor | None,

@@ -34,20 +34,6 @@ _BART_ABSENT: Final[Mapping[str, Any]] = {
     "max_position_embeddings": 1024,
 }  # fmt: skip
 _GENERATION: Final = "generation_config.json"
-#: Keys of it that are obeyed in addition to those of sampling.
-_GENERATED: Final = (
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "min_length",
-    "min_new_tokens",
-    "no_repeat_ngram_size",
-)
-_FORCED: Final = ("forced_bos_token_id", "forced_eos_token_id")
-#: Keys of it that would change texts and are not computed, with the values that change nothing.
-_REFUSED: Final[Mapping[str, tuple[Any, ...]]] = {
-    "bad_words_ids": ([],), "suppress_tokens": ([],), "begin_suppress_tokens": ([],), "sequence_bias": ({}, []),
-    "forced_decoder_ids": ([],), "encoder_no_repeat_ngram_size": (0,), "encoder_repetition_penalty": (1.0,),
-}  # fmt: skip
 
 
 def family_of(config: Mapping[str, Any]) -> str:
@@ -141,34 +127,6 @@ def start_of_folder(path: Path) -> dict[str, SizeValue]:
     if start is not None and (type(start) is not int or start < 0):
         raise InvalidArgument(f"{file}: decoder_start_token_id is {start!r}; expected the number of one token")
     return {} if start is None else {"start": start}
-
-
-def seq2seq_generation(known: Mapping[str, Any], vocabulary: int, *, has_file: bool) -> dict[str, Any]:
-    """Return a folder's options of generation: forced tokens, minimum of tokens, and length of n-grams that may not
-    repeat.
-
-    ``known`` is its ``generation_config.json``; without one, ``has_file`` false, its ``config.json``.
-
-    Raises:
-        InvalidArgument: a value is not a number, a forced token is not in the vocabulary, or a key that would change
-        texts
-            is not computed.
-    """
-    forced = {} if has_file or known.get("model_type") in {"t5", "mt5"} else {"forced_eos_token_id": 2}
-    found = {**forced, **{key: value for key, value in known.items() if value is not None}}
-    refused = [f"{key} is {found[key]!r}" for key, usual in _REFUSED.items() if found.get(key) not in (None, *usual)]
-    if refused:
-        raise InvalidArgument(f"{_GENERATION}: {', '.join(refused)}, which is not computed; expected none")
-    values = {key: found[key] for key in _GENERATED if key in found}
-    wrong = [f"{key} is {value!r}" for key, value in values.items() if type(value) is not int or value < 0]
-    if wrong:
-        raise InvalidArgument(f"{_GENERATION}: {', '.join(wrong)}; expected numbers of 0 or more")
-    for key in _FORCED:
-        if values.get(key, 0) >= vocabulary:
-            raise InvalidArgument(f"{_GENERATION}: {key} is {values[key]}; expected a token, 0 <= x < {vocabulary}")
-    # ``min_length`` counts the token that the decoder begins with.
-    fewest = max(values.pop("min_length", 0) - 1, values.pop("min_new_tokens", 0))
-    return values | ({"min_tokens": fewest} if fewest > 0 else {})
 
 
 @cache

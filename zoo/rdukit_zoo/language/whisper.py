@@ -5,7 +5,7 @@ head, C width of the model, V vocabulary.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import cast
 
@@ -53,6 +53,11 @@ class WhisperAttention(nn.Module):
         mixed_BTC: torch.Tensor = self.out_proj(self.attention.attend_kept(self._query(x_BTC), rows_B, mask))
         return mixed_BTC
 
+    def shares_kept(self, x_BTC: torch.Tensor, rows_B: torch.Tensor, heads: Sequence[int]) -> list[torch.Tensor]:
+        """Return the shares [B, 1, T, S] with which each of ``heads`` attends to the kept states of the rows."""
+        query_BHTD = self._query(x_BTC)
+        return [self.attention.shares_kept(query_BHTD, rows_B, head) for head in heads]
+
     def _query(self, x_BTC: torch.Tensor) -> torch.Tensor:
         return split_heads(self.q_proj(x_BTC), self.heads)
 
@@ -81,13 +86,32 @@ class WhisperLayer(nn.Module):
         states_BSC: torch.Tensor | None = None, places: Places | None = None,
     ) -> torch.Tensor:  # fmt: skip
         """Return the layer's output states; a decoder's layer attends to ``states_BSC``, or to the rows' caches."""
-        read_BTC = self.self_attn_layer_norm(x_BTC)
-        x_BTC = x_BTC + self.self_attn(read_BTC, read_BTC, mask, places)
+        x_BTC = self._attend_self(x_BTC, mask, places)
         if states_BSC is not None:
             x_BTC = x_BTC + self.encoder_attn(self.encoder_attn_layer_norm(x_BTC), states_BSC, everything)
         elif places is not None:
-            read_BTC = self.encoder_attn_layer_norm(x_BTC)
-            x_BTC = x_BTC + self.encoder_attn.attend_kept(read_BTC, places.rows, everything)
+            x_BTC = self._attend_kept(x_BTC, everything, places)
+        return self._feed(x_BTC)
+
+    def align(
+        self, x_BTC: torch.Tensor, mask: torch.Tensor | None, everything: torch.Tensor, places: Places,
+        heads: Sequence[int],
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:  # fmt: skip
+        """Return the states behind a decoder's layer, and the shares [B, 1, T, S] of each of ``heads``."""
+        x_BTC = self._attend_self(x_BTC, mask, places)
+        shares = self.encoder_attn.shares_kept(self.encoder_attn_layer_norm(x_BTC), places.rows, heads)
+        return self._feed(self._attend_kept(x_BTC, everything, places)), shares
+
+    def _attend_self(self, x_BTC: torch.Tensor, mask: torch.Tensor | None, places: Places | None) -> torch.Tensor:
+        read_BTC = self.self_attn_layer_norm(x_BTC)
+        attended_BTC: torch.Tensor = x_BTC + self.self_attn(read_BTC, read_BTC, mask, places)
+        return attended_BTC
+
+    def _attend_kept(self, x_BTC: torch.Tensor, everything: torch.Tensor, places: Places) -> torch.Tensor:
+        read_BTC = self.encoder_attn_layer_norm(x_BTC)
+        return x_BTC + self.encoder_attn.attend_kept(read_BTC, places.rows, everything)
+
+    def _feed(self, x_BTC: torch.Tensor) -> torch.Tensor:
         made_BTC: torch.Tensor = x_BTC + self.fc2(F.gelu(self.fc1(self.final_layer_norm(x_BTC))))
         return made_BTC
 
@@ -143,14 +167,32 @@ class WhisperDecoder(nn.Module):
         places: Places | None = None,
     ) -> torch.Tensor:  # fmt: skip
         """Return the states of tokens that attend to ``states_BSC``, or to their rows' caches."""
-        count = tokens.shape[1]
-        positions = torch.arange(count).view(1, -1) if places is None else places.positions
-        x_BTC = self.embed_tokens(tokens) + self.embed_positions(positions)
-        mask = attention_mask(count, places, self.longest)
+        x_BTC, mask = self._read(tokens, places)
         for layer in self.layers:
             x_BTC = layer(x_BTC, mask, everything, states_BSC, places)
         states_BTC: torch.Tensor = self.layer_norm(x_BTC)
         return states_BTC
+
+    def align(
+        self, tokens: torch.Tensor, everything: torch.Tensor, places: Places, heads: Sequence[tuple[int, int]]
+    ) -> torch.Tensor:
+        """Return the shares [A, T, S] with which heads (layer, head) attend to the states of the audio of one row."""
+        x_BTC, mask = self._read(tokens, places)
+        found: list[torch.Tensor] = []
+        for number, layer in enumerate(self.layers):
+            chosen = [head for other, head in heads if other == number]
+            x_BTC, shares = cast(WhisperLayer, layer).align(x_BTC, mask, everything, places, chosen)
+            found += shares
+            if len(found) == len(heads):
+                break
+        return torch.cat(found, 1)[0]
+
+    def _read(self, tokens: torch.Tensor, places: Places | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the states before the first layer, and what each token may see."""
+        count = tokens.shape[1]
+        positions = torch.arange(count).view(1, -1) if places is None else places.positions
+        x_BTC: torch.Tensor = self.embed_tokens(tokens) + self.embed_positions(positions)
+        return x_BTC, attention_mask(count, places, self.longest)
 
 
 class WhisperBody(nn.Module):
@@ -168,7 +210,9 @@ class Whisper(nn.Module):
     To serve, with caches for ``texts`` texts and a spare row, it takes one of:
 
     - (features [1, M, N], row [1]): stores the encoded spectrogram in the row, and returns the row;
-    - (tokens [B, T], positions [B, T], rows [B], targets [B, T], last [1]): as ``Decoder``, in the texts of the rows.
+    - (tokens [B, T], positions [B, T], rows [B], targets [B, T], last [1]): as ``Decoder``, in the texts of the rows;
+    - (tokens [1, T], positions [1, T], row [1], targets [1, T]), T > 1: returns what the heads of ``sizes.aligned``
+      attend to [A, T, S] in the row's audio.
     """
 
     def __init__(self, sizes: WhisperSizes, texts: int = 0) -> None:
@@ -226,6 +270,8 @@ class Whisper(nn.Module):
         last: torch.Tensor | None,
     ) -> torch.Tensor:  # fmt: skip
         places = Places.find(at, rows, targets, self.sizes.decoder_heads, self.sizes.context_length)
+        if last is None and tokens.shape[1] > 1:
+            return self.model.decoder.align(tokens, self._everything(), places, self.sizes.aligned)
         states_BTC = self.model.decoder(tokens, self._everything(), None, places)
         states_BC = states_BTC[:, 0] if last is None else states_BTC.index_select(1, last)[:, 0]
         logits_BV: torch.Tensor = self.proj_out(states_BC)
@@ -268,8 +314,9 @@ model(
         context="context_length",
         prompt="prompt_length",
         vocabulary="vocabulary",
-        audio=AudioSizes(mels="mels", states="states"),
+        audio=AudioSizes(mels="mels", states="states", alignment="alignment"),
     ),
+    free_sizes=frozenset({"alignment"}),
     variants=VARIANTS,
     hub=HUB_FORMAT,
     limits=_LIMITS,

@@ -3,8 +3,11 @@
 Source: Radford et al. (2022), its published configurations, and transformers' WhisperConfig for absent keys.
 """
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from rdukit.errors import InvalidArgument
@@ -14,6 +17,8 @@ from rdukit_zoo.registry import SizeValue, Variant
 
 #: Tokens of a prompt that one run reads at most: most prompts are four tokens.
 _PROMPT: Final = 32
+_GENERATION: Final = "generation_config.json"
+_HEADS: Final = re.compile(r"(\d{1,3}\.\d{1,3}(,\d{1,3}\.\d{1,3}){0,63})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,8 @@ class WhisperSizes:
     #: Token that each text begins after, and token that fills a batch's shorter texts.
     start: int = 0
     padding: int = 0
+    #: Heads of the decoder that follow the audio, as LAYER.HEAD separated by commas; their attention times words.
+    alignment: str = ""
 
     def __post_init__(self) -> None:
         for heads in ("heads", "decoder_heads"):
@@ -66,6 +73,19 @@ class WhisperSizes:
                 raise InvalidArgument(
                     f"{name} is {getattr(self, name)}; expected a token, 0 <= x < {self.vocabulary} (vocabulary)"
                 )
+        if not _HEADS.fullmatch(self.alignment) or any(
+            layer >= self.decoder_layers or head >= self.decoder_heads for layer, head in self.aligned
+        ):
+            raise InvalidArgument(
+                f"alignment is {self.alignment!r:.200}; expected up to 64 heads such as '1.0,1.3', of "
+                f"{self.decoder_layers} layers with {self.decoder_heads} heads each (decoder_layers, decoder_heads)"
+            )
+
+    @property
+    def aligned(self) -> Sequence[tuple[int, int]]:
+        """Return layer and head of each head that follows the audio, in their order."""
+        named = self.alignment.split(",") if self.alignment else []
+        return sorted((int(layer), int(head)) for layer, head in (name.split(".") for name in named))
 
 
 #: Size → key of ``config.json``, and the value of an absent key.
@@ -106,6 +126,26 @@ def config_of_sizes(sizes: Mapping[str, SizeValue]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def alignment_of_folder(path: Path) -> dict[str, SizeValue]:
+    """Return the heads that a folder's ``generation_config.json`` says follow the audio, as ``alignment``.
+
+    Raises:
+        InvalidArgument: the file is damaged, or its ``alignment_heads`` are no pairs of a layer and a head.
+    """
+    file = path / _GENERATION
+    if not file.is_file():
+        return {}
+    try:
+        heads = dict(json.loads(file.read_text())).get("alignment_heads")
+    except (ValueError, TypeError) as cause:
+        raise InvalidArgument(f"{file} is damaged: {cause!r}") from cause
+    pairs = heads if isinstance(heads, list) else [] if heads is None else [heads]
+    if not all(isinstance(pair, list) and len(pair) == 2 and all(type(n) is int for n in pair) for pair in pairs):
+        raise InvalidArgument(f"{file}: alignment_heads is {heads!r:.200}; expected pairs such as [[2, 2], [3, 0]]")
+    named = dict.fromkeys(f"{layer}.{head}" for layer, head in pairs)
+    return {"alignment": ",".join(named)} if named else {}
+
+
 def _published(width: int, layers: int, heads: int, **others: SizeValue) -> dict[str, SizeValue]:
     return {
         "width": width, "layers": layers, "decoder_layers": layers, "heads": heads, "decoder_heads": heads,
@@ -129,5 +169,6 @@ VARIANTS: Final[Mapping[str, Variant]] = {
 #: Names on disk are the model's; old files have the head in addition.
 HUB_FORMAT: Final = HubFormat(
     architectures=("WhisperForConditionalGeneration",), sizes_of_config=sizes_of_config,
-    config_of_sizes=config_of_sizes, prefix="model.", tied={"proj_out.weight": "model.decoder.embed_tokens.weight"},
+    config_of_sizes=config_of_sizes, sizes_of_folder=alignment_of_folder, prefix="model.",
+    tied={"proj_out.weight": "model.decoder.embed_tokens.weight"},
 )  # fmt: skip
