@@ -57,11 +57,10 @@ class Camera:
         return dict(self.platform.pipelines.submit(name, shown).wait(timeout_s=PATIENCE_S).jobs)
 
     def open(self, path: str, awaited: str, height: int = WINDOW[1]) -> None:
-        """Open a page of the console in a window of this height, and wait for an element and all images."""
+        """Open a page of the console with its images in a window of this height, and wait for an element."""
         self.page.set_viewport_size({"width": WINDOW[0], "height": height})
         self.page.goto(f"{self.platform.api.url}/console{path}")
         self.page.wait_for_selector(awaited)
-        self.page.wait_for_function("[...document.images].every(one => one.complete)")
 
     def take(self, name: str) -> None:
         """Write the window as a PNG of few colours, if the picture is asked for."""
@@ -117,7 +116,7 @@ def take_chat(camera: Camera) -> None:
         endpoint = camera.platform.endpoints.create("chat", bundle=camera.platform.artifacts.add(bundle, "bundle"))
     try:
         endpoint.wait(timeout_s=PATIENCE_S)
-        camera.open("/endpoints/chat/playground?form=chat", "#prompt", height=940)
+        camera.open("/endpoints/chat/playground?form=chat", "#prompt", height=900)
         page = camera.page
         page.fill("#prompt", "What does abs do?")
         page.fill("#temperature", "0")
@@ -125,7 +124,7 @@ def take_chat(camera: Camera) -> None:
         page.select_option("#model", "tuned")
         page.select_option("#beside", label="chat/early")
         page.click("button[value=call]")
-        page.wait_for_function("document.querySelectorAll('.assistant .figures').length == 2")
+        page.locator(".assistant .figures").nth(1).wait_for()
         page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
         camera.take("playground")
     finally:
@@ -136,7 +135,7 @@ def chat_steps(data: str) -> list[dict[str, Any]]:
     """Return a pipeline that trains a small GPT-2 on questions, a short and a longer time, and compiles it to serve."""
     packed = {"input_packing_config": "single::drop", "dev_ratio": 0}
     built = {"pef": "@compile.pef", "dataset": "@questions.dataset"}
-    further = {"continue_as": "weights", "epochs": 80, "lr": 0.003}
+    further = {"continue_as": "weights", "epochs": 240, "lr": 0.002}
     return [
         {"name": "questions", "box": "gpt2", "verb": "preprocess", "inputs": {"data": data}, "parameters": packed},
         {"name": "compile", "box": "gpt2", "verb": "compile", "parameters": {**SIZES, "batch_size": 16}},

@@ -166,8 +166,10 @@ class ServedModels:
         table = version.table
         if table is None:
             raise InvalidArgument(
-                f"{self.repository.name} takes no rows by column name, as no {TABLE_FILE} lies with its checkpoint; "
-                f"send tensors to /v2/models/{self.repository.name}/infer"
+                f"{self.repository.name} takes no rows by column name: "
+                f"{version.unused or f'no {TABLE_FILE} lies with its checkpoint'}; expected a PEF compiled with "
+                f"purpose=serve and a checkpoint with {TABLE_FILE}, or tensors at "
+                f"/v2/models/{self.repository.name}/infer"
             )
         from rdukit_serving.raw_inputs.preprocessing import read_features  # numpy: 13 MB
 
@@ -189,8 +191,10 @@ class ServedModels:
         known = version.pictures
         if known is None:
             raise InvalidArgument(
-                f"{self.repository.name} takes no pictures, as no {PICTURE_FILE} lies with its checkpoint; send "
-                f"tensors to /v2/models/{self.repository.name}/infer"
+                f"{self.repository.name} takes no pictures: "
+                f"{version.unused or f'no {PICTURE_FILE} lies with its checkpoint'}; expected a PEF compiled with "
+                f"purpose=serve and a checkpoint with {PICTURE_FILE}, or tensors at "
+                f"/v2/models/{self.repository.name}/infer"
             )
         from rdukit_serving.raw_inputs.pictures import read_pictures
 
