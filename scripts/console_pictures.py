@@ -135,10 +135,10 @@ def chat_steps(data: str) -> list[dict[str, Any]]:
     """Return a pipeline that trains a small GPT-2 on questions, a short and a longer time, and compiles it to serve."""
     packed = {"input_packing_config": "single::drop", "dev_ratio": 0}
     built = {"pef": "@compile.pef", "dataset": "@questions.dataset"}
-    further = {"continue_as": "weights", "epochs": 240, "lr": 0.002}
+    further = {"continue_as": "weights", "epochs": 100, "lr": 0.003}
     return [
         {"name": "questions", "box": "gpt2", "verb": "preprocess", "inputs": {"data": data}, "parameters": packed},
-        {"name": "compile", "box": "gpt2", "verb": "compile", "parameters": {**SIZES, "batch_size": 16}},
+        {"name": "compile", "box": "gpt2", "verb": "compile", "parameters": {**SIZES, "batch_size": 8}},
         {"name": "serve", "box": "gpt2", "verb": "compile",
          "parameters": {**SIZES, "batch_size": 4, "purpose": "serve"}},
         {"name": "early", "box": "gpt2", "verb": "train", "inputs": built,
