@@ -38,6 +38,14 @@ def test_the_manual_s_first_page_leads_to_each_page() -> None:
     assert {page.name for page in (TREE / "docs").glob("*.md")} - {"README.md"} == named
 
 
+def test_each_picture_of_the_manual_is_on_a_page_and_has_what_makes_it() -> None:
+    pages = "".join(page.read_text() for page in (TREE / "docs").glob("*.md"))
+    shown = set(re.findall(r"\]\(pictures/(\w+)\.png\)", pages))
+    assert {picture.stem for picture in (TREE / "docs/pictures").iterdir()} == shown
+    script = (TREE / "scripts/console_pictures.py").read_text().partition("SCENES")[2].partition("}")[0]
+    assert set(re.findall(r'"(\w+)"', script)) == shown - {"gan"}, "gan.png is a result of docs/gan.md's command"
+
+
 def test_the_pages_name_modules_that_exist() -> None:
     """`…` stands for any folders."""
     modules = [

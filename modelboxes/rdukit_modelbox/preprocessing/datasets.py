@@ -199,9 +199,10 @@ def class_names(labels: Mapping[str, int]) -> tuple[str, ...]:
 def _column_names(manifest: Mapping[str, Any]) -> tuple[str, ...]:
     numeric = (manifest.get("columns") or {}).get("numeric") or ()
     categories = manifest.get("categories") or {}
+    categorical = manifest.get("categorical") or tuple(categories)
     if manifest.get("encoding", "one_hot") == "ordinal":
-        return (*numeric, *categories)
-    return (*numeric, *(f"{column}={value}" for column, values in categories.items() for value in values))
+        return (*numeric, *categorical)
+    return (*numeric, *(f"{column}={value}" for column in categorical for value in categories[column]))
 
 
 def read_manifest(folder: Path, kind: str = "rows") -> dict[str, Any]:

@@ -271,8 +271,8 @@ def write_rows(run: RowRun, encoding: FeatureEncoding, found: Mapping[str, Any],
         "class_counts": found["class_counts"],
         "target": found["target"],
         "columns": {"numeric": numbers, **found["columns"]} if len(found["columns"]["mean"]) <= 10_000 else None,
-        "categories": {name: list(names) for name, names in categories},
-        **({"encoding": run.request.encoding} if layout else {}),
+        "categories": {name: list(names) for name, names in categories},  # in the file sorted by name
+        **({"categorical": list(layout.categorical), "encoding": run.request.encoding} if layout else {}),
         "source_files": [
             {"name": source.name, "bytes": source.bytes, "sha256": sha256}
             for source, sha256 in zip(run.sources, found["sha256"], strict=True)

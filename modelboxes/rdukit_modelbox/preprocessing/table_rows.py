@@ -4,9 +4,10 @@ Axes: N rows of a block, C numbers of a row, K categorical columns.
 """
 
 import csv
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -276,8 +277,10 @@ class CsvFile:
         self._bad = bad
         #: Bytes of the file read so far: of the compressed one if it is.
         self.consumed = 0
-        delimiter = "\t" if ".tsv" in source.name.lower() else ","
-        self._reader = csv.reader(self._lines(), delimiter=delimiter, strict=True)
+        lines = self._lines()
+        first = next(lines, "")
+        delimiter = "\t" if ".tsv" in source.name.lower() else _find_delimiter(first)
+        self._reader = csv.reader(chain([first] if first else [], lines), delimiter=delimiter, strict=True)
         #: The columns' names, without spaces around.
         self.header: list[str] = self._read_header()
 
@@ -321,10 +324,10 @@ class CsvFile:
                 f"{self._source.name}:{self._reader.line_num}: the header is not readable as CSV: {cause}; expected "
                 f"{LEGAL_FIELDS}"
             ) from cause
-        if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
+        if len(names) == 1 and any(mark in names[0] for mark in "\t|"):
             raise InvalidArgument(
                 f"{self._source.name}:1: the header is one column, {names[0][:80]!r}; expected fields between commas "
-                "(or tabs, in a .tsv file), export the table again"
+                "or semicolons (or tabs, in a .tsv file); export the table again"
             )
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -334,9 +337,16 @@ class CsvFile:
         return names
 
 
+def _find_delimiter(header: str) -> str:
+    """Return the mark between fields: a semicolon if the header has one outside quotes, and no comma."""
+    bare = re.sub(r'"[^"]*"', "", header)
+    return ";" if ";" in bare and "," not in bare else ","
+
+
 @contextmanager
 def open_csv(source: SourceFile, bad: RowErrors) -> Iterator[CsvFile]:
-    """Read a CSV file, or one with tabs if ``.tsv`` is in its name; ``bad`` hears of rows that cannot be used.
+    """Read a CSV file with commas or semicolons, or with tabs if ``.tsv`` is in its name; ``bad`` hears of rows that
+    cannot be used.
 
     Raises:
         InvalidArgument: the header is not a CSV, two columns have the same name, or the file is damaged.

@@ -38,7 +38,9 @@ class StateFolder:
         self.logs = self.path / "logs"
         self._held = ExitStack()
         if not self._held.enter_context(sole_lock(self.path / "lock", _LOCK_WAIT_S)):
-            raise Conflict(f"another box has the state folder {self.path}; give this one another --state")
+            raise Conflict(
+                f"another box has the state folder {self.path}; stop that box, or give this one other --state and ports"
+            )
 
     def why_not_usable(self) -> str:
         """Return why operations cannot write there; empty if they can."""

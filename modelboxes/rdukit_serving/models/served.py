@@ -176,8 +176,10 @@ class ServedModels:
         table = version.table
         if table is None:
             raise InvalidArgument(
-                f"{self.repository.name} does not accept rows by column name, because its checkpoint has no "
-                f"{TABLE_FILE}; send tensors to /v2/models/{self.repository.name}/infer"
+                f"{self.repository.name} takes no rows by column name: "
+                f"{version.unused or f'no {TABLE_FILE} lies with its checkpoint'}; expected a PEF compiled with "
+                f"purpose=serve and a checkpoint with {TABLE_FILE}, or tensors at "
+                f"/v2/models/{self.repository.name}/infer"
             )
         from rdukit_serving.raw_inputs.preprocessing import read_features  # numpy: 13 MB
 
@@ -199,8 +201,10 @@ class ServedModels:
         known = version.pictures
         if known is None:
             raise InvalidArgument(
-                f"{self.repository.name} does not accept pictures, because its checkpoint has no {PICTURE_FILE}; send "
-                f"tensors to /v2/models/{self.repository.name}/infer"
+                f"{self.repository.name} takes no pictures: "
+                f"{version.unused or f'no {PICTURE_FILE} lies with its checkpoint'}; expected a PEF compiled with "
+                f"purpose=serve and a checkpoint with {PICTURE_FILE}, or tensors at "
+                f"/v2/models/{self.repository.name}/infer"
             )
         from rdukit_serving.raw_inputs.pictures import read_pictures
 

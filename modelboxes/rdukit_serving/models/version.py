@@ -47,6 +47,15 @@ class VersionState(StrEnum):
     UNAVAILABLE = "UNAVAILABLE"
 
 
+def why_unused(signature: ServedSignature) -> str:
+    """Return why a PEF with this signature does not take preprocessed rows or pictures; empty if it does."""
+    first = signature.outputs[0].name
+    if len(signature.inputs) == 1 and first in _OF_CLASSES:
+        return ""
+    inputs = ", ".join(one.name for one in signature.inputs)
+    return f"its PEF has the inputs {inputs} and the first output {first!r}, not one input and the classes"
+
+
 class ModelVersion:
     """Version of a model: loaded once, restarted when its process dies, drained before it goes."""
 
@@ -71,6 +80,8 @@ class ModelVersion:
         self.table: TablePreprocessing | None = None
         #: Preprocessing of pictures, for a model that was trained on pictures.
         self.pictures: PicturePreprocessing | None = None
+        #: Reason why a preprocessing next to the checkpoint is not used; empty if none is there, or it is used.
+        self.unused = ""
         self._client: DeviceClient | None = None
         self._restarting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -246,8 +257,9 @@ class ModelVersion:
         checkpoint = self.files.checkpoint
         if checkpoint is None or self.text is not None:
             return
-        if len(self.signature.inputs) != 1 or self.signature.outputs[0].name not in _OF_CLASSES:
-            return  # a model with a serving of its own: its inputs are not what was preprocessed
+        if reason := why_unused(self.signature):  # compiled to train, or a model with a serving of its own
+            self.unused = reason if table_file(checkpoint).is_file() or picture_file(checkpoint).is_file() else ""
+            return
         values, classes = self.signature.inputs[0].row_elements, self.signature.outputs[0].row_elements
         if table_file(checkpoint).is_file():
             from rdukit_serving.raw_inputs.preprocessing import open_preprocessing  # numpy: 13 MB

@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 
 from rdukit_serving.raw_inputs.legal_values import (
     DATE_FEATURES,
+    LEGAL_POINT,
     LEGAL_RANGE,
     MISSING,
     NotLegal,
@@ -123,7 +124,7 @@ def find_kind(values: Sequence[object]) -> str:
     """Return the kind of a column from its first values.
 
     A column is a date if one of its texts looks like one, and a category if none of its values is a number. A column of
-    numbers with a text is numeric, so that the row of the text is refused.
+    numbers with a text is numeric, so that the row of the text is refused; so is one of numbers with commas.
     """
     texts = [value.strip() if isinstance(value, str) else value for value in values]
     there = [text for text in texts if text is not None and not (isinstance(text, str) and text.lower() in MISSING)]
@@ -136,5 +137,5 @@ def _is_number(value: object) -> bool:
     try:
         number_of(value)
     except NotLegal as fault:
-        return fault.legal == LEGAL_RANGE
+        return fault.legal in {LEGAL_RANGE, LEGAL_POINT}
     return True

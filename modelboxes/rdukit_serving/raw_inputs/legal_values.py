@@ -15,11 +15,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-MISSING: Final = frozenset({"", "na", "n/a", "nan", "null", "none"})
+MISSING: Final = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
 LEGAL_NUMBER: Final = "a number, or name the column in categorical"
+LEGAL_POINT: Final = "a number with a decimal point and without commas, or name the column in categorical"
 LEGAL_DATE: Final = "a date such as 2025-04-03 or 2025-04-03T12:30:00, or name the column in categorical"
 LEGAL_RANGE: Final = "a finite number up to 3.4e38, the range of float32"
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+#: A number with a decimal comma, or with commas between its thousands: which, only its writer knows.
+_COMMAS: Final = re.compile(r"[+-]?\d[\d.]*(,[\d.]+)+", re.ASCII)
 _INFINITE: Final = re.compile(r"[+-]?inf(inity)?", re.ASCII | re.IGNORECASE)
 _WHOLE: Final = re.compile(r"(-?\d+)\.0+", re.ASCII)
 _BOOLEANS: Final = {"true": 1.0, "false": 0.0}
@@ -54,7 +57,7 @@ def number_of(value: object) -> float:
             return _BOOLEANS[text.lower()]
         if _INFINITE.fullmatch(text):
             raise NotLegal(f"{value!r} is not finite", LEGAL_RANGE)
-        raise NotLegal(f"{value!r} is not a number", LEGAL_NUMBER)
+        raise NotLegal(f"{value!r} is not a number", LEGAL_POINT if _COMMAS.fullmatch(text) else LEGAL_NUMBER)
     if not isinstance(value, str | bool | int | float | decimal.Decimal):
         raise NotLegal(f"{_short(value)} is not a number", LEGAL_NUMBER)
     try:

@@ -103,6 +103,7 @@ class TablePreprocessing:
             pairs.append(("class names", list(self.classes), list(identity.classes)))
         for name, own, other in pairs:
             if own != other:
+                name, own, other = _first_difference(name, own, other)
                 raise PefMismatch(
                     f"{where} belongs to another model: {name} is {own}, but {other} in the PEF or checkpoint; use the "
                     f"{TABLE_FILE} of the data set that the checkpoint was trained on"
@@ -168,6 +169,16 @@ class TablePreprocessing:
 
     def _expected(self) -> str:
         return ", ".join(f"{name} ({self.layout.kind_of(name)})" for name in self.layout.columns)
+
+
+def _first_difference(name: str, own: object, other: object) -> tuple[str, object, object]:
+    """Return what differs in two values that are compared, and both: of lists of equal length the first entry."""
+    if isinstance(own, list) and isinstance(other, list) and len(own) == len(other):
+        index = next(index for index, (one, two) in enumerate(zip(own, other, strict=True)) if one != two)
+        return f"entry {index} of the {name}", repr(own[index]), repr(other[index])
+    if isinstance(own, list) and isinstance(other, list):
+        return f"number of {name}", len(own), len(other)
+    return name, own, other
 
 
 def write_preprocessing(folder: Path, preprocessing: TablePreprocessing) -> None:

@@ -38,7 +38,7 @@ def test_a_number_is_what_json_would_say(value: object, number: float) -> None:
     assert number_of(value) == number
 
 
-@pytest.mark.parametrize("value", [None, "", " ", "NaN", "null", "N/A", "none", math.nan])
+@pytest.mark.parametrize("value", [None, "", " ", "?", "NaN", "null", "N/A", "none", math.nan])
 def test_a_missing_number_is_nan_and_a_missing_name_is_none(value: object) -> None:
     assert math.isnan(number_of(value))
     assert name_of(value) is None

@@ -105,6 +105,19 @@ def test_the_file_makes_the_features_that_the_model_was_trained_on(tmp_path: Pat
         )
 
 
+@pytest.mark.parametrize("encoding", ["one_hot", "ordinal"])
+def test_a_checkpoint_knows_the_columns_in_the_order_of_the_table(tmp_path: Path, encoding: str) -> None:
+    lines = ["town,kind,age,label", *(f"{t},{k},{n},{n % 2}" for n, (t, k) in enumerate(["pa", "qb", "pb"] * 4))]
+    preprocess(tmp_path, lines, label_column="label", encoding=encoding)
+    dataset, table = load_dataset(tmp_path / "dataset"), table_of(tmp_path)
+    assert table.layout.categorical == ("town", "kind")
+    assert dataset.columns == table.feature_names
+    table.check_model(dataset.features, 2, ModelIdentity("mlp", columns=dataset.columns), "it")
+    others = ("age", *reversed(dataset.columns[1:]))
+    with pytest.raises(PefMismatch, match=r"entry 1 of the columns 'town.* in it, 'kind"):
+        table.check_model(dataset.features, 2, ModelIdentity("mlp", columns=others), "it")
+
+
 ROW = {"since": "2021-05-06", "city": "Oslo", "fee": 12.5}
 
 

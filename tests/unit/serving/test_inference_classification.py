@@ -9,6 +9,7 @@ import pytest
 from rdukit.errors import InvalidArgument
 from rdukit.proto import inference_pb2 as pb
 from rdukit_serving.checks import check_classes, classify, join_strings, read_count, split_strings
+from rdukit_serving.models.version import why_unused
 from rdukit_serving.rest import inference as rest_codec
 from rdukit_serving.rpc import codec as grpc_codec
 from rdukit_serving.signature import InferResponse, RequestTiming, ServedSignature, ServedTensor
@@ -153,3 +154,13 @@ def test_a_typed_request_gets_a_raw_answer_where_an_output_has_no_typed_form() -
     assert not grpc_codec.needs_raw_outputs(SIGNATURE, request)
     request.outputs, request.classes = (), None
     assert grpc_codec.needs_raw_outputs(SIGNATURE, request)
+
+
+@pytest.mark.parametrize(("outputs", "is_used"), [(("logits",), True), (("loss", "logits"), False)])
+def test_preprocessed_rows_need_a_pef_of_one_input_and_classes(outputs: tuple[str, ...], is_used: bool) -> None:
+    rows = (ServedTensor("rows", "FP32", (4,), "r"),)
+    signature = ServedSignature(rows, tuple(ServedTensor(name, "FP32", (3,), "o") for name in outputs), 4, 4)
+    assert (why_unused(signature) == "") == is_used
+    assert "inputs rows, more and the first output" in why_unused(
+        ServedSignature((*rows, ServedTensor("more", "FP32", (1,), "m")), signature.outputs, 4, 4)
+    )

@@ -28,10 +28,10 @@
   function showFigures(into, usage, seconds) {
     var list = add(into.section, "dl", "figures small");
     if (usage.first_s) { figure(list, "first token", Math.round(usage.first_s * 1000) + " ms"); }
-    if (usage.rate) { figure(list, "after it", usage.rate.toFixed(1) + " tokens/s"); }
-    figure(list, "whole call", seconds.toFixed(2) + " s");
+    if (usage.rate) { figure(list, "generation", usage.rate.toFixed(1) + " tokens/s"); }
+    figure(list, "total", seconds.toFixed(2) + " s");
     if (usage.prompt_tokens !== undefined) {
-      figure(list, "read", count(usage.prompt_tokens, "token") + (usage.cached_tokens ? ", " + usage.cached_tokens + " of them cached" : ""));
+      figure(list, "prompt", count(usage.prompt_tokens, "token") + (usage.cached_tokens ? ", " + usage.cached_tokens + " of them cached" : ""));
     }
     if (usage.completion_tokens !== undefined) {
       figure(list, "generated", count(usage.completion_tokens, "token") + (into.finish ? ", ended by " + into.finish : ""));
