@@ -176,7 +176,7 @@ class ServedModels:
         table = version.table
         if table is None:
             raise InvalidArgument(
-                f"{self.repository.name} takes no rows by column name: "
+                f"{self.repository.name} does not accept rows by column name: "
                 f"{version.unused or f'no {TABLE_FILE} lies with its checkpoint'}; expected a PEF compiled with "
                 f"purpose=serve and a checkpoint with {TABLE_FILE}, or tensors at "
                 f"/v2/models/{self.repository.name}/infer"
@@ -201,7 +201,7 @@ class ServedModels:
         known = version.pictures
         if known is None:
             raise InvalidArgument(
-                f"{self.repository.name} takes no pictures: "
+                f"{self.repository.name} does not accept pictures: "
                 f"{version.unused or f'no {PICTURE_FILE} lies with its checkpoint'}; expected a PEF compiled with "
                 f"purpose=serve and a checkpoint with {PICTURE_FILE}, or tensors at "
                 f"/v2/models/{self.repository.name}/infer"
