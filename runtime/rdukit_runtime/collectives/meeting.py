@@ -22,13 +22,12 @@ from rdukit.errors import InvalidArgument, Unauthenticated
 from rdukit.files.atomic import sha256_of, write_json_atomic
 from rdukit.settings import home_folder, resolve
 from rdukit.system.process import read_facts
-from rdukit_node.leases.launch import LOOPBACK, launch_name
+from rdukit_node.leases.launch import launch_name
 from rdukit_runtime.collectives.membership import Address, read_addresses
+from rdukit_runtime.collectives.network import CONNECT_S
 from rdukit_runtime.collectives.rank_store import RankStore, connect_rank_store, serve_rank_store
 from rdukit_runtime.settings import DISTRIBUTED_ROSTER
 
-#: Seconds that a connection may take.
-CONNECT_S: Final = 2.0
 #: Longest file that is read, in bytes: enough for some 100,000 ranks.
 _LARGEST: Final = 1 << 23
 
@@ -60,16 +59,6 @@ def connect_store(address: Address, token: str) -> RankStore:
         return connect_rank_store(address, token, timedelta(seconds=CONNECT_S))
     except Unauthenticated as cause:
         raise ForeignStore(cause.message) from cause
-
-
-def find_own_address(meeting: str | None) -> str:
-    """Return this machine's address on the route to ``meeting``, where the ranks met; loopback if that is None."""
-    with suppress(OSError):
-        family, kind, _, _, address = socket.getaddrinfo(meeting or LOOPBACK, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(address)  # sends nothing
-            return str(probe.getsockname()[0])
-    return LOOPBACK
 
 
 def has_ended(address: Address) -> bool:
