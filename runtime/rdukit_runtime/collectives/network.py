@@ -24,6 +24,8 @@ from rdukit_runtime.engine.torch_private import Store
 
 #: Seconds that a connection may take.
 CONNECT_S: Final = 2.0
+#: Failures that an error shows.
+_SHOWN: Final = 4
 INTERFACE: Final = "GLOO_SOCKET_IFNAME"
 _LOOPBACK_INTERFACE: Final = "lo"
 #: Source: netdevice(7), ``SIOCGIFADDR``.
@@ -93,9 +95,10 @@ def _try_next(store: Store, rank: int, size: int, own: str) -> RankPorts:
     ports = RankPorts(listener, [place if place[1] else None for place in places])
     failures = exchange_texts(store, "reached", rank, size, _try_reach(rank, places))
     if failed := [text for text in failures if text]:
+        more = f"; and {len(failed) - _SHOWN} ranks more" if len(failed) > _SHOWN else ""
         raise PeerLost(
-            f"machines of the ranks do not reach each other: {'; '.join(failed)}; set ${INTERFACE} on each machine to "
-            "an interface that leads to the others, and open their ports to each other", rank=rank,
+            f"machines of the ranks do not reach each other: {'; '.join(failed[:_SHOWN])}{more}; set ${INTERFACE} on "
+            "each machine to an interface that leads to the others, and open their ports to each other", rank=rank,
         )  # fmt: skip
     return ports
 
