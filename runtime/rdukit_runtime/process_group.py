@@ -26,13 +26,17 @@ import torch.distributed as dist
 from rdukit.errors import InvalidArgument, PeerLost, Unavailable
 from rdukit.files.atomic import write_json_atomic
 from rdukit.settings import resolve
+from rdukit.telemetry.logs import begin_logs_with_rank
 from rdukit_node.leases.launch import LOOPBACK, Launch, read_launch
 from rdukit_runtime.collectives.gloo import close_planes
 from rdukit_runtime.collectives.handshake import combine_tokens
 from rdukit_runtime.collectives.meeting import RENDEZVOUS, launch_file, remove_ended_launches
+from rdukit_runtime.collectives.network import join_network, use_interface_of
+from rdukit_runtime.collectives.ports import keep_ports
 from rdukit_runtime.collectives.rank_store import RankStore, connect_rank_store, serve_rank_store
 from rdukit_runtime.collectives.replacement import take_place
-from rdukit_runtime.engine.torch_private import HashStore, TCPStore
+from rdukit_runtime.collectives.trusted import open_trusted_store
+from rdukit_runtime.engine.torch_private import HashStore, PrefixStore, Store, TCPStore, limit_waits
 from rdukit_runtime.settings import (
     DISTRIBUTED_REGROUP_TIMEOUT_S,
     DISTRIBUTED_TIMEOUT_S,
@@ -65,6 +69,8 @@ def join_process_group(timeout: timedelta | None = None) -> Launch:
     launch = read_launch(os.environ)
     if not (dist.is_available() and dist.is_gloo_available()):
         raise Unavailable("this torch has no gloo, which data parallel needs; install a stock torch wheel")
+    if launch.world_size > 1:
+        begin_logs_with_rank(launch.rank)
     if dist.is_initialized():
         return launch
     notes = find_notes(os.environ)
@@ -147,31 +153,30 @@ def _meet(launch: Launch, longest: timedelta) -> None:
                 "event=no-token: any machine that reaches the ranks' port can join them; set $%s to the same random "
                 "value on all ranks", DISTRIBUTED_TOKEN.variable,
             )  # fmt: skip
-        if not is_agents:
-            _init(launch, _store(launch, token, launch.address, launch.port), longest)
-        elif token:
-            _init(launch, _store_by_agent(launch, token), longest)
+        if is_agents:
+            store = _store_by_agent(launch, token, launch.address, launch.port)
         else:
-            dist.init_process_group("gloo", init_method="env://", timeout=longest)
+            store = _store(launch, token, launch.address, launch.port)
+        _init(launch, store, launch.address, longest)
         return
     if not launch.is_one_node:
         raise InvalidArgument(
             f"the {launch.world_size} ranks are on several nodes; on all ranks set MASTER_ADDR to rank 0's host and "
             f"MASTER_PORT to a free port there"
         )
-    _use_loopback()
+    use_interface_of(LOOPBACK)
     path = launch_file(RENDEZVOUS)
     if launch.rank == 0:
         secret = secrets.token_hex(16)
         store = _store(launch, combine_tokens(token, secret), LOOPBACK, 0)
         write_json_atomic(path, {"port": store.port, "pid": os.getpid(), "token": secret}, 0o600)
         try:
-            _init(launch, store, longest)
+            _init(launch, store, LOOPBACK, longest)
         finally:
             path.unlink(missing_ok=True)
     else:
         port, secret = _wait_for_port(path)
-        _init(launch, _store(launch, combine_tokens(token, secret), LOOPBACK, port), longest)
+        _init(launch, _store(launch, combine_tokens(token, secret), LOOPBACK, port), LOOPBACK, longest)
 
 
 def _store(launch: Launch, token: str, address: str, port: int) -> RankStore:
@@ -191,29 +196,23 @@ def _loopback_of(address: str) -> str:
     return ""
 
 
-def _store_by_agent(launch: Launch, token: str) -> RankStore:
-    """Return the store at which ranks meet, whose port they learn from the store of torchrun's agent.
-
-    That store has no password. A wrong port there leads to a store without the token, which is refused.
-    """
-    assert launch.address is not None and launch.port is not None, "torchrun says both"
+def _store_by_agent(launch: Launch, token: str, address: str, port: int) -> Store:
+    """Return the store at which ranks meet, which they find by the store of torchrun's agent."""
     waiting = timedelta(seconds=resolve(RENDEZVOUS_TIMEOUT_S))
-    agent = TCPStore(launch.address, launch.port, None, False, timeout=waiting, wait_for_workers=False)
-    key = f"rdukit/port/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    if launch.rank > 0:
-        return _store(launch, token, launch.address, int(agent.get(key)))
-    store = _store(launch, token, launch.address, 0)
-    agent.set(key, str(store.port))
-    return store
+    agent = TCPStore(address, port, None, False, timeout=waiting, wait_for_workers=False)
+    attempt = PrefixStore(f"rdukit/attempt{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", agent)
+    return open_trusted_store(attempt, launch.rank, launch.world_size, token, address, waiting)
 
 
-def _init(launch: Launch, store: RankStore, longest: timedelta) -> None:
-    """Wait for all ranks, then connect them: connecting itself knows only the collectives' long timeout."""
-    store.set(f"rdukit/here/{launch.rank}", "1")
-    store.wait([f"rdukit/here/{rank}" for rank in range(launch.world_size)])
-    dist.init_process_group("gloo", store=store, rank=launch.rank, world_size=launch.world_size, timeout=longest)
+def _init(launch: Launch, store: Store, meeting: str, longest: timedelta) -> None:
+    """Wait for all ranks, then connect them within the time that they have to start."""
+    ports = join_network(store, launch.rank, launch.world_size, meeting)
+    connecting = min(longest, timedelta(seconds=resolve(RENDEZVOUS_TIMEOUT_S)))
+    dist.init_process_group("gloo", store=store, rank=launch.rank, world_size=launch.world_size, timeout=connecting)
     group = dist.group.WORLD
     assert group is not None, "it has been made"
+    limit_waits(group, longest)
+    keep_ports(group, ports)
     _STORES[group] = store
 
 
@@ -239,9 +238,3 @@ def _wait_for_port(path: Path) -> tuple[int, str]:
             return int(found["port"]), str(found["token"])
         time.sleep(_POLL_S)
     raise RuntimeError(f"rank 0 has not started: {path} does not exist")
-
-
-def _use_loopback() -> None:
-    """Use the loopback device: ranks of one node need no other network. A program's own choice stays."""
-    if "GLOO_SOCKET_IFNAME" not in os.environ and Path("/sys/class/net/lo").exists():
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"

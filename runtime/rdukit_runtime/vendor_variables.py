@@ -11,11 +11,13 @@ from typing import Final
 from rdukit.errors import InvalidArgument, suggest
 
 _SWITCH: Final = frozenset({"0", "1"})
-#: Variables without effect: their valid values (empty: any positive number), and the reason.
-WITHOUT_EFFECT: Final[Mapping[str, tuple[frozenset[str], str]]] = {
+_NUMBER: Final = frozenset[str]()
+#: Variables without effect: their valid values (``None``: any text; empty: any positive number), and the reason.
+WITHOUT_EFFECT: Final[Mapping[str, tuple[frozenset[str] | None, str]]] = {
     "SAMBA_CCL_HIERARCHICAL_ALLREDUCE": (_SWITCH, "values are added in rank order for every algorithm"),
     "SAMBA_CCL_DYNAMIC_P2P_COMM": (_SWITCH, "ranks need no pairwise connections"),
-    "SAMBA_CCL_NUM_WORKERS": (frozenset(), "each rank adds its own slice, in one thread"),
+    "SAMBA_CCL_NUM_WORKERS": (_NUMBER, "each rank adds its own slice, in one thread"),
+    "FI_VERBS_IFACE": (None, "ranks use TCP, and GLOO_SOCKET_IFNAME chooses the interface"),
     "SF_RNT_NUMA_BIND": (frozenset({"0", "1", "2"}), "ranks run on the cores that the launcher gives them"),
     "SF_RNT_FSM_POLL_BUSY_WAIT": (_SWITCH, "sections run in the program's process, so nothing is polled"),
     "SF_RNT_DMA_POLL_BUSY_WAIT": (_SWITCH, "sections run in the program's process, so nothing is polled"),
@@ -36,7 +38,8 @@ def find_notes(environ: Mapping[str, str]) -> list[str]:
         value = environ.get(name, "").strip()
         if not value:
             continue
-        if value not in legal if legal else not (value.isdecimal() and int(value) > 0):
+        is_valid = legal is None or (value in legal if legal else value.isdecimal() and int(value) > 0)
+        if not is_valid:
             shown = ", ".join(sorted(legal)) if legal else "a positive number"
             raise InvalidArgument(f"${name}: {value!r} is not valid; expected {shown}")
         if value != "0":

@@ -14,141 +14,20 @@ import torch
 from rdukit.errors import InvalidArgument, PeerLost
 from rdukit_runtime.collectives.elastic import check_device, open_elastic
 from rdukit_runtime.collectives.group import Collectives
-from rdukit_runtime.collectives.meeting import (
-    Roster,
-    find_own_address,
-    has_ended,
-    serve_store,
-)
+from rdukit_runtime.collectives.meeting import Roster, has_ended, serve_store
+from rdukit_runtime.collectives.network import find_own_address
 from rdukit_runtime.collectives.replacement import JoiningProcessGroup, JoiningRank, Offer, read_offer
 from rdukit_runtime.process_group import renew_process_group
-from sambaflow import samba
-from sambaflow.samba import utils
-from support import FIND_SUPPORT, shows
+from support import shows
 from support.forked import fork_python
-from support.programs import ResFFNLogReg, compile_model
+from support.rank_programs import BATCH, TRAINS, compile_for_ranks
 
 pytestmark = shows("lost-ranks", "settings")
-
-BATCH, HIDDEN = 8, 128
-
-#: Trains on its ``--rows`` of each step, and saves ``<out>/<name><launch rank>.pt``. One rank ends in a given step.
-PROGRAM = (
-    FIND_SUPPORT
-    + """
-import os, signal, sys, time, warnings
-import torch
-from rdukit_runtime.collectives.elastic import Elastic
-from rdukit_runtime.collectives.sums import Adder
-from sambaflow import samba
-from sambaflow.samba import utils
-from sambaflow.samba.utils.argparser import parse_app_args
-from support.programs import ResFFNLogReg
-
-def options(parser):
-    parser.add_argument("--out")
-    parser.add_argument("--name")
-    parser.add_argument("--rows", type=int, nargs="+")
-    parser.add_argument("--steps", type=int, nargs=2)
-    parser.add_argument("--begin", default="")
-    parser.add_argument("--ends", nargs="*", default=[])
-    parser.add_argument("--split", action="store_true")
-
-def adamw(model):
-    return samba.optim.AdamW(model.parameters(), lr=0.01, betas=(0.9, 0.99), weight_decay=0.01, max_grad_norm=0.5)
-
-def inputs_of(image, label):
-    return samba.from_torch_tensor(image, name="image"), samba.from_torch_tensor(label, name="label")
-
-def data_of(step, row):
-    torch.manual_seed(1000 * step + row)
-    return torch.randn(8, 16), torch.randint(4, (8,))
-
-def end():
-    if "wake" in how:
-        while not os.path.exists(os.environ["WAKES"]):
-            time.sleep(0.05)
-        Adder.combine = combine
-    elif "hang" in how:
-        signal.pause()
-    else:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-def end_within(self, *arguments):
-    combine(self, *arguments)
-    end()
-
-warnings.simplefilter("error")
-args = parse_app_args(sys.argv[1:], common_parser_fn=options)
-rank = utils.get_rank()
-row = args.rows[rank]
-if os.environ.get("REPLACES"):
-    args.ends = []
-ends = {int(text.split(":")[0]): text.split(":")[1:] for text in args.ends}
-last, how = ends.get(rank, ("-1", ""))
-combine = Adder.combine
-torch.manual_seed(1)
-model = ResFFNLogReg(hidden_size=128)
-samba.from_torch_model_(model)
-optimizer = adamw(model)
-outputs = utils.trace_graph(model, inputs_of(*data_of(0, row)), optimizer, pef=args.pef)
-if args.begin:
-    held = torch.load(args.begin)
-    model.load_state_dict(held["state"])
-    optimizer.load_state_dict(held["optimizer"])
-    samba.session.to_rdu(model, optimizer)
-losses = {}
-for step in range(max(args.steps[0], utils.get_finished_steps()), args.steps[1]):
-    if step == int(last):
-        if how.startswith("after"):
-            Elastic.commit = lambda self: end()
-        elif how.startswith("within"):
-            Adder.combine = end_within
-        else:
-            end()
-    inputs = inputs_of(*data_of(step, row))
-    if args.split:
-        for sections in (["fwd"], ["bckwd"]):
-            samba.session.run(inputs, outputs, section_types=sections, data_parallel=True)
-        loss = float(outputs[0].data)
-        samba.session.run(inputs, outputs, section_types=["gradnorm", "opt"], data_parallel=True)
-        losses[step] = loss
-    else:
-        losses[step] = float(samba.session.run(inputs, outputs, data_parallel=True)[0].data)
-samba.session.to_cpu(model, optimizer)
-report = samba.session.report().get("gradients", {})
-torch.save(
-    {"losses": losses, "state": {k: v.data.clone() for k, v in model.state_dict().items()},
-     "optimizer": optimizer.state_dict(), "gradient": model.gemm2.weight.sn_grad.clone(),
-     "reported": report.get("losses", []), "ranks": (utils.get_rank(), utils.get_world_size())},
-    f"{args.out}/{args.name}{row}.pt",
-)
-samba.session.reset()
-"""
-)
-
-
-def adamw(model: ResFFNLogReg) -> Any:
-    return samba.optim.AdamW(model.parameters(), lr=0.01, betas=(0.9, 0.99), weight_decay=0.01, max_grad_norm=0.5)
 
 
 @pytest.fixture(scope="module")
 def pef(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A section for each operator, so that gradients leave in several groups."""
-    utils.set_seed(1)
-    model = ResFFNLogReg(hidden_size=HIDDEN)
-    samba.from_torch_model_(model)
-    inputs = (
-        samba.from_torch_tensor(torch.randn(BATCH, 16), name="image"),
-        samba.from_torch_tensor(torch.randint(4, (BATCH,)), name="label"),
-    )
-    made = compile_model(
-        model, inputs, adamw(model),
-        tmp_path_factory.mktemp("pef"), precision="f32", pef_name="elastic", data_parallel=True, world_size=2,
-        optim_level="o1",
-    )  # fmt: skip
-    samba.session.reset()
-    return made
+    return compile_for_ranks(tmp_path_factory.mktemp("pef"))
 
 
 def train(
@@ -159,7 +38,7 @@ def train(
 
     Each of the ``replaced`` ranks gets a new process, which must succeed, when it has ended.
     """
-    words = ["-c", PROGRAM, "run", "--data-parallel", "-b", str(BATCH), "--pef", pef, "--out", str(folder)]
+    words = ["-c", TRAINS, "run", "--data-parallel", "-b", str(BATCH), "--pef", pef, "--out", str(folder)]
     words += ["--name", name, "--rows", *map(str, rows), "--steps", *map(str, steps), *more]
     with ExitStack() as stack:
 

@@ -4,6 +4,7 @@ A group of torch in Python. Its own operations are complete when the call return
 Source: ours.
 """
 
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
@@ -12,9 +13,16 @@ import torch
 import torch.distributed as dist
 
 from rdukit.errors import InvalidArgument
+from rdukit.settings import resolve
+from rdukit.telemetry.logs import begin_logs_with_rank
+from rdukit_node.leases.launch import LOOPBACK
+from rdukit_runtime.collectives.network import join_network
 from rdukit_runtime.collectives.planes import open_collectives
+from rdukit_runtime.collectives.ports import RankPorts, keep_ports
 from rdukit_runtime.collectives.sums import Reduction, check_reduction
+from rdukit_runtime.collectives.trusted import asks_for_token, open_trusted_store
 from rdukit_runtime.engine.torch_private import Store, gloo_group
+from rdukit_runtime.settings import DISTRIBUTED_TOKEN
 
 _REDUCTIONS: Final = (
     (dist.ReduceOp.SUM, Reduction.SUM),
@@ -38,7 +46,13 @@ class RduProcessGroup(dist.ProcessGroup):
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # what torch's stub lacks: groups in Python
-        self._gloo = gloo_group(store, rank, size, timeout)
+        #: torch's group holds the C++ part of a store only.
+        self._store, ports = store, None
+        if not (dist.is_initialized() or asks_for_token(store)):  # the default group; others use its interfaces
+            self._store, ports = _meet(store, rank, size, timeout)
+        self._gloo = gloo_group(self._store, rank, size, timeout)
+        if ports is not None:
+            keep_ports(self._gloo, ports)
         self._plane = open_collectives(self._gloo)
         self._name = ""
 
@@ -123,6 +137,15 @@ class _Done(dist.Work):
 
     def get_future(self) -> Any:
         return self._future
+
+
+def _meet(store: Store, rank: int, size: int, timeout: timedelta) -> tuple[Store, RankPorts]:
+    """Return the store at which ranks of the default group meet, and their ports."""
+    if size > 1:
+        begin_logs_with_rank(rank)
+    host = os.environ.get("MASTER_ADDR") or None
+    trusted = open_trusted_store(store, rank, size, resolve(DISTRIBUTED_TOKEN), host or LOOPBACK, timeout)
+    return trusted, join_network(trusted, rank, size, host)
 
 
 def _find_reduction(tensors: list[torch.Tensor], opts: Any) -> Reduction | None:

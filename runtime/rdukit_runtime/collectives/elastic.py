@@ -28,7 +28,6 @@ from rdukit_runtime.collectives.handshake import combine_tokens
 from rdukit_runtime.collectives.meeting import (
     Roster,
     connect_store,
-    find_own_address,
     has_ended,
     keep_roster,
     seconds_since_start,
@@ -49,6 +48,7 @@ from rdukit_runtime.collectives.membership import (
     read_decision,
     read_rank_progress,
 )
+from rdukit_runtime.collectives.network import find_gloo_address, find_own_address, use_interface_of
 from rdukit_runtime.collectives.planes import collectives_of
 from rdukit_runtime.collectives.rank_store import RankStore
 from rdukit_runtime.collectives.replacement import JoiningProcessGroup, Offer, RankTensors
@@ -149,8 +149,9 @@ class Elastic:
             mine = RankProgress(self.steps, is_averaged)
             store, verdict = self._agree(silent, left, mine)
             if verdict.refusal:
+                verb = "was" if len(verdict.lost) == 1 else "were"
                 raise PeerLost(
-                    f"{name_ranks(verdict.lost)} was lost at step {self.steps + 1}, and the others cannot continue: "
+                    f"{name_ranks(verdict.lost)} {verb} lost at step {self.steps + 1}, and the others cannot continue: "
                     f"{verdict.refusal}; start all ranks again", rank=self._rank,
                 ) from loss  # fmt: skip
             try:
@@ -434,7 +435,7 @@ def open_elastic(collectives: Collectives, state: RankTensors | None = None) -> 
     token = combine_tokens(resolve(DISTRIBUTED_TOKEN), shared)
     store = serve_store(token)
     addresses: dict[int, Address] = {}
-    own = f"{find_own_address(read_launch(os.environ).address)} {store.port}"
+    own = f"{find_gloo_address(read_launch(os.environ).address)} {store.port}"
     for member, text in enumerate(collectives.exchange(own)):
         host, port = text.split()
         addresses[member] = host, int(port)
@@ -460,7 +461,9 @@ def join_elastic(joining: JoiningProcessGroup, state: RankTensors) -> Elastic:
         )
     token = joining.candidate.roster.token
     store = serve_store(token)
-    own = find_own_address(read_launch(os.environ).address), store.port
+    other = next(host for member, (host, _) in sorted(offer.addresses.items()) if member != rank)
+    use_interface_of(find_own_address(other))
+    own = find_gloo_address(other), store.port
     roster = Roster(token, {**offer.addresses, rank: own})
     limit = timedelta(seconds=offer.limit_s)
     elastic = Elastic(rank, store, roster, offer.fewest, offer.backend, limit, state)

@@ -5,7 +5,8 @@ results come back by all-gather. Source: ours.
 """
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import torch
@@ -13,7 +14,9 @@ import torch.distributed as dist
 
 from rdukit.errors import InvalidArgument, PeerLost
 from rdukit_runtime.collectives.group import TEXT_BYTES, Collectives, bytes_of, compare_calls, text_of
+from rdukit_runtime.collectives.ports import find_ports
 from rdukit_runtime.collectives.sums import Adder, Flat, Reduction, slice_of
+from rdukit_runtime.engine.torch_private import wait_limit_of
 
 #: Elements that travel together.
 _PIECE: Final = 1 << 22
@@ -38,6 +41,9 @@ class Gloo(Collectives):
         super().__init__(group.rank(), group.size())
         self._held: dist.ProcessGroup | None = group
         self._adder = Adder()
+        #: Collectives of all ranks so far.
+        self._calls = 0
+        self._ports = find_ports(group)
         _open.add(self)
 
     @property
@@ -46,28 +52,55 @@ class Gloo(Collectives):
             raise PeerLost("this rank has left the group; start all ranks again", rank=self.rank)
         return self._held
 
+    def note(self, doing: str) -> None:
+        """Tell this rank's activity between collectives."""
+        if self._ports is not None:
+            self._ports.note(doing)
+
     def close(self) -> None:
         """Leave the group. Its connections end with torch's last reference to it, and the others notice."""
+        if self._ports is not None:
+            self._ports.leave()
         self._held = None
+
+    @contextmanager
+    def _collective(self, text: str) -> Iterator[None]:
+        """Run a collective of all ranks, and name the ranks that it loses, if that is known."""
+        self._calls += 1
+        ports = self._ports
+        if ports is None:
+            yield
+            return
+        ports.begin(self._calls, text)
+        try:
+            yield
+        except RuntimeError as cause:
+            lost = ports.explain_loss(self.rank, cause, wait_limit_of(self._group).total_seconds())
+            if lost is None:
+                raise
+            raise lost from cause
+        ports.end()
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
-        self._compare("barrier")
+        with self._collective("barrier"):
+            self._compare("barrier")
 
     def _all_reduce(
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], reduction: Reduction, text: str
     ) -> None:
-        self._compare(text)
-        read, written, dtype = Flat(inputs), Flat(outputs), inputs[0].dtype
-        for first in range(0, read.count, _PIECE):
-            last = min(first + _PIECE, read.count)
-            low, high = slice_of(last - first, 0, self.size)
-            each = high - low
-            sent = torch.zeros(each * self.size, dtype=dtype)  # slices of equal length; the last ones may be padded
-            read.read(first, last, sent)
-            made = torch.empty_like(sent)
-            self._gather(self._reduce_parts(sent, reduction), made)
-            written.write(first, last, made)
+        with self._collective(text):
+            self._compare(text)
+            read, written, dtype = Flat(inputs), Flat(outputs), inputs[0].dtype
+            for first in range(0, read.count, _PIECE):
+                last = min(first + _PIECE, read.count)
+                low, high = slice_of(last - first, 0, self.size)
+                each = high - low
+                sent = torch.zeros(each * self.size, dtype=dtype)  # slices of equal length; the last ones may be padded
+                read.read(first, last, sent)
+                made = torch.empty_like(sent)
+                self._gather(self._reduce_parts(sent, reduction), made)
+                written.write(first, last, made)
 
     def _reduce_parts(self, sent: torch.Tensor, reduction: Reduction) -> torch.Tensor:
         """Return this rank's of ``size`` equal parts of ``sent``, reduced over the ranks."""
@@ -79,23 +112,26 @@ class Gloo(Collectives):
         return made
 
     def _reduce_scatter(self, given: torch.Tensor, output: torch.Tensor, reduction: Reduction, text: str) -> None:
-        self._compare(text)
-        if given.numel():
-            output.view(-1).copy_(self._reduce_parts(given.view(-1), reduction))
+        with self._collective(text):
+            self._compare(text)
+            if given.numel():
+                output.view(-1).copy_(self._reduce_parts(given.view(-1), reduction))
 
     def _all_gather(self, given: torch.Tensor, output: torch.Tensor, text: str) -> None:
-        self._compare(text)
-        if given.numel():
-            self._gather(given.view(-1), output.view(-1))
+        with self._collective(text):
+            self._compare(text)
+            if given.numel():
+                self._gather(given.view(-1), output.view(-1))
 
     def _gather(self, part: torch.Tensor, whole: torch.Tensor) -> None:
         rows = list(whole.view(torch.uint8).view(self.size, -1))
         self._group.allgather([rows], [part.view(torch.uint8)]).wait()
 
     def _broadcast(self, rows: Sequence[torch.Tensor], root: int, text: str) -> None:
-        self._compare(text)
-        for row in rows:
-            self._group.broadcast(row, root).wait()
+        with self._collective(text):
+            self._compare(text)
+            for row in rows:
+                self._group.broadcast(row, root).wait()
 
     def _send(self, tensor: torch.Tensor, to: int, text: str) -> None:
         said = torch.empty(TEXT_BYTES, dtype=torch.uint8)

@@ -23,13 +23,12 @@ from rdukit.files.atomic import write_json_atomic
 from rdukit.files.owned import remove_of_ended
 from rdukit.settings import home_folder, resolve
 from rdukit.system.process import read_facts
-from rdukit_node.leases.launch import LOOPBACK, launch_owner
+from rdukit_node.leases.launch import launch_owner
 from rdukit_runtime.collectives.membership import Address, read_addresses
+from rdukit_runtime.collectives.network import CONNECT_S
 from rdukit_runtime.collectives.rank_store import RankStore, connect_rank_store, serve_rank_store
 from rdukit_runtime.settings import DISTRIBUTED_ROSTER
 
-#: Seconds that a connection may take.
-CONNECT_S: Final = 2.0
 #: Kinds of a launch's files: each rank's of an elastic training, and that by which ranks on one machine meet.
 _ROSTER: Final = "roster"
 RENDEZVOUS: Final = "rendezvous"
@@ -64,16 +63,6 @@ def connect_store(address: Address, token: str) -> RankStore:
         return connect_rank_store(address, token, timedelta(seconds=CONNECT_S))
     except Unauthenticated as cause:
         raise ForeignStore(cause.message) from cause
-
-
-def find_own_address(meeting: str | None) -> str:
-    """Return this machine's address on the route to ``meeting``, where the ranks met; loopback if that is None."""
-    with suppress(OSError):
-        family, kind, _, _, address = socket.getaddrinfo(meeting or LOOPBACK, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(address)  # sends nothing
-            return str(probe.getsockname()[0])
-    return LOOPBACK
 
 
 def has_ended(address: Address) -> bool:

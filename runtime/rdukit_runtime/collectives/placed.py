@@ -11,13 +11,10 @@ from typing import Final
 import torch
 
 from rdukit_runtime.collectives.region import share_memory
-from rdukit_runtime.collectives.sums import Adder, Reduction, slice_of
+from rdukit_runtime.collectives.sums import Adder, Reduction, slice_of, split
 
 #: Parts begin at multiples of this many bytes: a page, so that each rank's part can lie in its own core's memory.
 _PART: Final = 4096
-#: Elements that are added before they are written to all parts: they stay in a core's cache, and torch takes no
-#: second thread for them.
-_CHUNK: Final = (1 << 15) - 64
 
 
 class PlacedMemory:
@@ -73,8 +70,9 @@ def allocate(
 def reduce_slice(parts: Sequence[torch.Tensor], rank: int, adder: Adder, reduction: Reduction) -> None:
     """Reduce the slice of ``rank`` of equal 1-D parts, by rank, and write the result into all of them."""
     low, high = slice_of(parts[0].numel(), rank, len(parts))
-    for at in range(low, high, _CHUNK):
-        pieces = [part[at : min(at + _CHUNK, high)] for part in parts]
-        adder.combine(pieces, pieces[0], reduction)
-        for piece in pieces[1:]:
-            piece.copy_(pieces[0])
+    if low == high:
+        return
+    for first, *others in zip(*(split(part[low:high]) for part in parts), strict=True):
+        adder.combine([first, *others], first, reduction)
+        for other in others:
+            other.copy_(first)

@@ -16,8 +16,19 @@ from rdukit.errors import InvalidArgument
 
 #: Elements of a chunk whose operands stay in a core's cache.
 CHUNK: Final = 1 << 16
+#: Bytes of a part in a chunk that is added and then copied: both stay in a core's cache, and few calls do it.
+_COPIED_BYTES: Final = 512 << 10
+#: Most elements for which torch takes no second thread.
+_MOST_ALONE: Final = (1 << 15) - 64
 #: Slices begin at multiples of this many elements, so that no two ranks write to one cache line.
 _LINE: Final = 64
+
+
+def split(row: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the chunks of a 1-D tensor that are added and then copied."""
+    chunk = _COPIED_BYTES // row.element_size() if torch.get_num_threads() == 1 else _MOST_ALONE
+    found: tuple[torch.Tensor, ...] = row.split(chunk)  # type: ignore[no-untyped-call]
+    return found
 
 
 class Reduction(StrEnum):
@@ -84,7 +95,7 @@ class Adder:
         for part in parts[2:]:
             step(result, part, out=result)
         if reduction is Reduction.MEAN:
-            result.div_(len(parts))
+            _divide(result, len(parts))
 
     def _combine_wide(self, parts: Sequence[torch.Tensor], result: torch.Tensor, reduction: Reduction) -> None:
         wide, step = wide_type(result.dtype), _STEPS[reduction]
@@ -96,8 +107,16 @@ class Adder:
             widened.copy_(part)
             step(total, widened, out=total)
         if reduction is Reduction.MEAN:
-            total.div_(len(parts))
+            _divide(total, len(parts))
         result.copy_(total)
+
+
+def _divide(total: torch.Tensor, count: int) -> None:
+    """Divide in place; a product with an inverse power of two has the same bits, and takes less time."""
+    if count & (count - 1):
+        total.div_(count)
+    else:
+        total.mul_(1.0 / count)
 
 
 class RankMean:

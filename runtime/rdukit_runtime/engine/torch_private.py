@@ -48,3 +48,10 @@ def wait_limit_of(group: ProcessGroup) -> timedelta:
     """Return the time limit of a call of a gloo group."""
     limit: timedelta = group._get_backend(torch.device("cpu")).options._timeout
     return limit
+
+
+def limit_waits(group: ProcessGroup, limit: timedelta) -> None:
+    """Set the time limit of a call of a gloo group."""
+    backend = group._get_backend(torch.device("cpu"))
+    assert isinstance(backend, ProcessGroupGloo)
+    backend._set_default_timeout(limit)

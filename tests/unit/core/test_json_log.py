@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from rdukit.system.process import configure_logging
-from rdukit.telemetry.logs import log_ids
+from rdukit.telemetry.logs import begin_logs_with_rank, log_ids
 from rdukit.telemetry.model import SpanContext
 from rdukit.telemetry.spans import within
 from support import shows
@@ -65,3 +65,17 @@ def test_text_stays_as_it_was(logger: logging.Logger, capsys: pytest.CaptureFixt
     with log_ids(job="job-1"):
         logger.info("attempt begins job=%s", "job-1")
     assert capsys.readouterr().err.endswith(" INFO rdukit.test attempt begins job=job-1\n")
+
+
+def test_messages_of_a_launchs_process_begin_with_its_rank_and_those_of_others_do_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    make = logging.getLogRecordFactory()
+    try:
+        begin_logs_with_rank(3)
+        begin_logs_with_rank(1)  # a process keeps its rank of the launch
+        logging.getLogger("rdukit_runtime.process_group").warning("event=no-token: %d %%", 5)
+        logging.getLogger("asyncio").warning("slow")
+    finally:
+        logging.setLogRecordFactory(make)
+    assert caplog.messages == ["rank 3: event=no-token: 5 %", "slow"]

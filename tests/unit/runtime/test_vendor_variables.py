@@ -23,6 +23,7 @@ def test_a_variable_that_asks_for_what_nothing_does_is_told_with_the_reason() ->
     assert find_notes(launch) == [
         "$SAMBA_CCL_HIERARCHICAL_ALLREDUCE=1 has no effect here: values are added in rank order for every algorithm",
         "$SAMBA_CCL_NUM_WORKERS=1 has no effect here: each rank adds its own slice, in one thread",
+        "$FI_VERBS_IFACE=eth has no effect here: ranks use TCP, and GLOO_SOCKET_IFNAME chooses the interface",
         "$SF_RNT_NUMA_BIND=2 has no effect here: ranks run on the cores that the launcher gives them",
     ]
     assert find_notes({}) == []

@@ -1,0 +1,175 @@
+"""Addresses and tokens by which ranks of several machines meet; here ranks are threads, or only what they say."""
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from rdukit.errors import InvalidArgument, PeerLost, RdukitError, Unauthenticated
+from rdukit_node.leases.launch import LOOPBACK
+from rdukit_runtime.collectives.network import exchange_texts, find_gloo_address, join_network, use_interface_of
+from rdukit_runtime.collectives.ports import PortState, RankPorts, Seen
+from rdukit_runtime.collectives.trusted import asks_for_token, open_trusted_store
+from rdukit_runtime.engine.torch_private import HashStore, PrefixStore, Store
+from support import shows
+
+pytestmark = shows("collectives")
+
+
+def by_rank(size: int, call: Callable[[Store, int], Any]) -> list[Any]:
+    """Call as each of the ranks, in threads; returns results, or what they raised."""
+    store = HashStore()
+    store.set_timeout(timedelta(seconds=60))
+    found: list[Any] = [None] * size
+
+    def run(rank: int) -> None:
+        try:
+            found[rank] = call(PrefixStore("mine", store), rank)
+        except RdukitError as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def meet(tokens: Sequence[str]) -> list[Any]:
+    """Return each rank's store, or its error."""
+
+    def call(store: Store, rank: int) -> Store:
+        return open_trusted_store(store, rank, len(tokens), tokens[rank], LOOPBACK, timedelta(seconds=60))
+
+    return by_rank(len(tokens), call)
+
+
+def test_ranks_with_a_token_meet_at_a_store_that_asks_for_it_and_ranks_without_at_the_open_one() -> None:
+    stores = meet(["one of the ranks"] * 3)
+    assert all(asks_for_token(PrefixStore("of a group", store)) for store in stores)
+    stores[2].set("key", "value")
+    assert stores[0].get("key") == stores[1].get("key") == b"value"
+    assert not any(map(asks_for_token, meet(["", ""])))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "said"),
+    [
+        (["a token", "a token", "another"], "rank 0's store and rank 2 do not agree: the store at 127.0.0.1:"),
+        (["a token", "", ""], "ranks 1, 2 of 3 have no token, and the others have one"),
+        (["", "a token", "a token"], "rank 0 of 3 has no token, and the others have one"),
+    ],
+)
+def test_all_ranks_are_told_which_of_them_have_another_token_or_none(tokens: list[str], said: str) -> None:
+    for error in meet(tokens):
+        assert isinstance(error, Unauthenticated), error
+        assert said in error.message
+        assert "set $RDUKIT_DISTRIBUTED_TOKEN to the same value on every rank" in error.message
+
+
+def join_as_first(*others: tuple[str, tuple[str, int], str]) -> RankPorts:
+    """Join as rank 0; the others say their address, their place, and why they do not reach the next rank."""
+    store = HashStore()
+    for rank, (address, place, failure) in enumerate(others, 1):
+        store.set(f"rdukit/address/{rank}", address)
+        store.set(f"rdukit/place/{rank}", json.dumps(place))
+        store.set(f"rdukit/reached/{rank}", failure)
+    return join_network(store, 0, 1 + len(others), LOOPBACK)
+
+
+@pytest.fixture
+def interface(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Restores the variable."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
+    return monkeypatch
+
+
+def test_an_interface_is_chosen_by_the_route_and_a_choice_stays(interface: pytest.MonkeyPatch) -> None:
+    interface.delenv("GLOO_SOCKET_IFNAME")
+    use_interface_of(LOOPBACK)
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
+    assert find_gloo_address("192.0.2.1") == LOOPBACK
+    interface.setenv("GLOO_SOCKET_IFNAME", "eth9")
+    use_interface_of(LOOPBACK)
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "eth9"
+
+
+def test_an_interface_that_is_not_there_is_told_to_all_ranks(interface: pytest.MonkeyPatch) -> None:
+    interface.setenv("GLOO_SOCKET_IFNAME", "eth9")
+    said = r"GLOO_SOCKET_IFNAME names no interface that has an address; expected .*: rank 0 has .*lo.*; rank 1 has eth7"
+    with pytest.raises(InvalidArgument, match=said):
+        join_as_first(("!eth7", ("", 0), ""))
+
+
+def test_a_machine_that_cannot_be_reached_is_told_to_all_ranks(interface: pytest.MonkeyPatch) -> None:
+    interface.setenv("GLOO_SOCKET_IFNAME", "lo")
+    with socket.create_server(("127.0.0.2", 0)) as server:
+        place = server.getsockname()[:2]
+        assert join_as_first(("127.0.0.2", place, "")).look()[0] == Seen(
+            PortState.RUNS, 0, False, "has begun no collective"
+        )
+        with pytest.raises(PeerLost, match=r"do not reach each other: rank 1 at 127\.0\.0\.2 does not reach rank 0 at"):
+            join_as_first(("127.0.0.2", place, "rank 1 at 127.0.0.2 does not reach rank 0 at 127.0.0.1 (why)"))
+    with pytest.raises(PeerLost, match=r"rank 0 at 127\.0\.0\.1 does not reach rank 1 at 127\.0\.0\.2 \(.*refused"):
+        join_as_first(("127.0.0.2", place, ""))
+
+
+def ports_of(count: int) -> list[RankPorts]:
+    """Return the ports of ranks, each as its rank has them."""
+    listeners = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
+    places = [listener.getsockname()[:2] for listener in listeners]
+    return [RankPorts(listener, places) for listener in listeners]
+
+
+def test_ports_tell_which_rank_keeps_the_others_waiting_and_what_it_does() -> None:
+    first, second, third = ports_of(3)
+    for ports in (first, second, third):
+        ports.begin(6, "barrier")
+        ports.end()
+    third.note("in section 4")
+    for ports in (first, second):
+        ports.begin(7, "all_reduce")
+    late = RuntimeError("Timed out waiting 8000ms for recv operation")
+    lost = first.explain_loss(0, late, 8)
+    assert lost is not None and lost.detail["silent"] == "2"
+    assert lost.message == (
+        "rank 2 of 3 did not answer in time, within 8 s (rank 2 finished collective 6, barrier, and is in section 4; "
+        "rank 0 is in collective 7, all_reduce)"
+    )
+    third.begin(7, "all_reduce")
+    second.explain_loss(1, late, 8)  # its time has passed, too
+    lost = first.explain_loss(0, late, 8)
+    assert lost is not None and lost.message.startswith("rank 2 of 3 did not answer in time, within 8 s (rank 2 is in ")
+    broken = RuntimeError("Connection closed by peer")
+    assert first.explain_loss(0, broken, 8) is None
+    second.leave()
+    lost = first.explain_loss(0, broken, 8)
+    assert lost is not None and lost.message.startswith("rank 1 of 3 gave up or left the group (")
+
+
+def test_a_refused_connection_proves_that_a_rank_has_ended_and_a_stopped_rank_is_silent() -> None:
+    with socket.create_server((LOOPBACK, 0)) as server:
+        place = server.getsockname()[:2]
+    with socket.create_server((LOOPBACK, 0)) as stopped:
+        listener = socket.create_server((LOOPBACK, 0))
+        ports = RankPorts(listener, [listener.getsockname()[:2], place, stopped.getsockname()[:2], None])
+        states = [seen.state for seen in ports.look()]
+        assert states == [PortState.RUNS, PortState.ENDED, PortState.SILENT, PortState.RUNS]
+        ports.begin(3, "barrier")
+        lost = ports.explain_loss(0, RuntimeError("Connection reset"), 8)
+    assert lost is not None
+    assert lost.message == "rank 1 of 4 died or ended (rank 0 is in collective 3, barrier)"
+
+
+def test_ranks_that_do_not_come_are_named() -> None:
+    store = HashStore()
+    store.set_timeout(timedelta(seconds=0.1))
+    store.set("rdukit/here/1", "1")
+    with pytest.raises(RuntimeError, match=r"^ranks 2, 3 did not come$"):
+        exchange_texts(store, "here", 0, 4, "1")
