@@ -76,7 +76,7 @@ class _TargetForm:
     has_own: bool
 
     def tokens_of(self, tokenizer: Tokenizer, text: str) -> tuple[list[int], int]:
-        """Return a target's tokens, and how many of them are at its end whatever the text is."""
+        """Return a target's tokens, and the number of tokens at its end that do not depend on the text."""
         ids: list[int] = tokenizer.encode(text, add_special_tokens=self.has_own).ids
         if self.has_own and ids[-len(self.after) :] == list(self.after):
             return ids, len(self.after)
