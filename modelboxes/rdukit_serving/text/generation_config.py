@@ -35,7 +35,7 @@ def sampling_of(known: Mapping[str, Any]) -> dict[str, float]:
 def options_of(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> SamplingOptions:
     """Return the options of a text: the request's, else the defaults.
 
-    A request's ``do_sample`` that is true replaces a default temperature of 0 by 1.
+    ``do_sample: true`` in a request replaces a default temperature of 0 by 1.
 
     Raises:
         InvalidArgument: a value is outside its range.

@@ -367,9 +367,9 @@ class Allocator:
 
     def _check_request(self, request: LeaseRequest) -> None:
         if request.tiles < 1:
-            raise InvalidArgument(f"{request.tiles} tiles asked for; expected 1 to {self.node.tiles}")
+            raise InvalidArgument(f"{request.tiles} tiles requested; expected 1 to {self.node.tiles}")
         if request.memory_bytes < 0:
-            raise InvalidArgument(f"{request.memory_bytes} bytes of memory asked for; expected 0 or more")
+            raise InvalidArgument(f"{request.memory_bytes} bytes of memory requested; expected 0 or more")
         mask = request.affinity
         if mask is None:
             return

@@ -158,7 +158,7 @@ def seq2seq_generation(known: Mapping[str, Any], vocabulary: int, *, has_file: b
     found = {**forced, **{key: value for key, value in known.items() if value is not None}}
     refused = [f"{key} is {found[key]!r}" for key, usual in _REFUSED.items() if found.get(key) not in (None, *usual)]
     if refused:
-        raise InvalidArgument(f"{_GENERATION}: {', '.join(refused)}, which is not computed; expected none")
+        raise InvalidArgument(f"{_GENERATION}: {', '.join(refused)} is not supported; remove it")
     values = {key: found[key] for key in _GENERATED if key in found}
     wrong = [f"{key} is {value!r}" for key, value in values.items() if type(value) is not int or value < 0]
     if wrong:
