@@ -203,7 +203,7 @@ def test_what_is_not_computed_is_refused_by_name(
         ({"decoder_start_token_id": True}, "decoder_start_token_id is True; expected the number of one token"),
         ({"decoder_start_token_id": WORDS}, f"start is {WORDS}; expected a token"),
         ({"forced_bos_token_id": WORDS}, f"forced_bos_token_id is {WORDS}; expected a token, 0 <= x < {WORDS}"),
-        ({"bad_words_ids": [[7]]}, r"bad_words_ids is \[\[7\]\]is not supported; remove it"),
+        ({"bad_words_ids": [[7]]}, r"bad_words_ids is \[\[7\]\] is not supported; remove it"),
         ({"temperature": "hot"}, "a sampling option that is not a number"),
     ],
 )

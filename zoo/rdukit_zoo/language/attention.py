@@ -206,7 +206,8 @@ def rotate(
 
 
 def alibi_slopes(heads: int) -> torch.Tensor:
-    """Return the slope [H] of each head's linear bias: powers of 2^(-8/n) for n heads, odd ones beyond a power of 2.
+    """Return the slope [H] of each head's linear bias: powers of 2^(-8/n) for n heads; heads beyond a power of 2 get
+    odd powers.
 
     Source: Press et al., Train Short, Test Long (2022).
     """
