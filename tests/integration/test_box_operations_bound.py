@@ -23,8 +23,11 @@ async def test_more_operations_than_allowed_are_refused_until_one_has_ended(
         stack.push_async_callback(service.close)
         first = service.submit(Verb.PREPROCESS, VerbCall())
         service.submit(Verb.COMPILE, VerbCall())
-        with pytest.raises(Overloaded, match=r"2 operations wait or run, which is the limit 2 "
-            r"\(box.max_operations\)") as refused:
+        with pytest.raises(
+            Overloaded,
+            match=r"2 operations wait or run, which is the limit 2 "
+            r"\(box.max_operations\)",
+        ) as refused:
             service.submit(Verb.COMPILE, VerbCall())
         assert (refused.value.http_status, refused.value.grpc_status) == (429, "RESOURCE_EXHAUSTED")
         await service.cancel(first.id)

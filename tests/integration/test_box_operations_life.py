@@ -98,14 +98,16 @@ def test_operations_end_with_their_box_and_the_next_process_says_so(tmp_path: Pa
         with BoxClient(box.rest_url) as client:
             assert list(client.operations()) == []
             for operation in (done["id"], running):
-                with pytest.raises(NotFound, match="keeps operations only in memory, so it may belong to an earlier "
-                    "process"):
+                with pytest.raises(
+                    NotFound, match="keeps operations only in memory, so it may belong to an earlier process"
+                ):
                     client.operation(operation)
                 with pytest.raises(NotFound, match="of an earlier process"):
                     list(client.events(operation))
             assert Path(done["outputs"]["dataset"], "manifest.json").is_file(), "outputs stay"
-            with pytest.raises(InvalidArgument, match="not trained or served one since its start; pass inputs pef and "
-                "checkpoint"):
+            with pytest.raises(
+                InvalidArgument, match="not trained or served one since its start; pass inputs pef and checkpoint"
+            ):
                 client.infer_rows([[0.0] * 784])
     finally:
         box.stop()

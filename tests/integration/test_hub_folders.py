@@ -225,7 +225,10 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     refuse("missing nothing; left over model.extra", {**tensors, "model.extra": torch.ones(2)})
     refuse(r"model.norm.weight has shape \(3,\).*has \(32,\)", {**tensors, "model.norm.weight": torch.ones(3)})
     refuse("activation is 'tanh'; expected one of '', 'silu'", hidden_act="tanh")
-    refuse("an architecture of .*Qwen9.*; the nearest known architecture is Qwen.*; expected one of", architectures=["Qwen9"])
+    refuse(
+        "an architecture of .*Qwen9.*; the nearest known architecture is Qwen.*; expected one of",
+        architectures=["Qwen9"],
+    )
     refuse("rotary scaling 'spiral' is not valid; expected one of default", rope_parameters={"rope_type": "spiral"})
     refuse(r"quantized by 'hqq'; expected one of fp8, awq, .* float32", quantization_config={"quant_method": "hqq"})
     refuse("dtype is int8; expected one of float32, bfloat16", dtype="int8")

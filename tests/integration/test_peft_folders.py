@@ -130,8 +130,10 @@ def test_layers_are_chosen_and_a_box_checkpoint_with_updates_is_merged(folder: P
         ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa', which changes the base's weights; expected"),
         ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens is .1., which is not supported"),
         ({"lora_alpha": None}, "adapter_config.json is damaged"),
-        ({"base_model_name_or_path": "meta/llama"}, "is 'meta/llama', which is not a local folder with config.json; "
-                                                    "name"),
+        (
+            {"base_model_name_or_path": "meta/llama"},
+            "is 'meta/llama', which is not a local folder with config.json; name",
+        ),
     ],
 )
 def test_an_adapter_that_cannot_be_used_is_refused_by_its_option(

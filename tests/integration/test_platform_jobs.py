@@ -243,8 +243,11 @@ def test_a_queued_job_is_cancelled_before_it_runs(platform: PlatformUnderTest, d
 
 
 def test_more_tiles_than_the_node_has_are_refused_at_once(platform: PlatformUnderTest, dataset: str) -> None:
-    with pytest.raises(IllegalValue, match=r"tiles is 1000: it needs 1000 tiles, but the node has 64.*expected 1 to "
-        r"64"):
+    with pytest.raises(
+        IllegalValue,
+        match=r"tiles is 1000: it needs 1000 tiles, but the node has 64.*expected 1 to "
+        r"64",
+    ):
         platform.submit("train", inputs={"dataset": dataset}, tiles=1000)
 
 

@@ -71,6 +71,9 @@ def test_two_members_go_on_at_the_row_of_one_and_one_at_that_of_two(
         1, tmp_path / "back", {**small, "checkpoint": tmp_path / "two/checkpoint"}, continue_as="rows", max_steps=13
     )
     assert [step for step, _ in back] == [13]
-    with pytest.raises(InvalidArgument, match=r"batch_size 32 against 16.*pass continue_as=rows to continue at its "
-        r"row"):
+    with pytest.raises(
+        InvalidArgument,
+        match=r"batch_size 32 against 16.*pass continue_as=rows to continue at its "
+        r"row",
+    ):
         run_verb("logreg", "train", tmp_path / "no", {**small, "checkpoint": tmp_path / "two/checkpoint"})

@@ -120,8 +120,11 @@ def test_a_model_of_one_language_has_no_tokens_of_languages_and_tasks(tmp_path: 
     ("file", "changed", "words"),
     [
         ("config.json", {"activation_function": "relu"}, "activation_function is 'relu'"),
-        ("config.json", {"architectures": ["WhisperForAudioClassification"]}, "nearest known architecture is "
-                                                                              "WhisperForCond"),
+        (
+            "config.json",
+            {"architectures": ["WhisperForAudioClassification"]},
+            "nearest known architecture is WhisperForCond",
+        ),
         ("config.json", {"decoder_start_token_id": 999}, "start is 999; expected a token"),
         ("preprocessor_config.json", {"chunk_length": 2}, "feature_size is 20 and chunk_length 2 s; expected 20, and"),
         ("preprocessor_config.json", {"dither": 0.1}, "dither is 0.1; expected 0.0"),

@@ -95,7 +95,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def find_evaluation(
     model: nn.Module, inputs: Any, traced: TracedModel, watched: Watched
 ) -> tuple[ModelGraph | None, str]:  # fmt: skip
-    """Return the evaluation graph to compile; None if it is not needed, or with a logged reason if it is not possible."""
+    """Return the evaluation graph to compile; None if unneeded, or with a logged reason if impossible."""
     try:
         return _trace_evaluation(model, inputs, traced, watched), ""
     except RdukitError as why:

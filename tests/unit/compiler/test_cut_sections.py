@@ -218,9 +218,7 @@ def test_an_unknown_heuristic_parameter_is_ignored_with_a_warning(caplog: pytest
 def test_an_operator_that_exceeds_the_chip_is_refused_with_the_numbers(mode: str) -> None:
     build = GraphBuilder()
     build.op("softmax", build.input("x", 1, 10**9), name="huge")
-    with pytest.raises(
-        DoesNotFit, match=r"'huge' \(softmax\) needs .* SRAM bytes of"
-    ) as caught:
+    with pytest.raises(DoesNotFit, match=r"'huge' \(softmax\) needs .* SRAM bytes of") as caught:
         cut(build.build(), mode, tiles=1)
     assert caught.value.detail["operator"] == "huge"
 

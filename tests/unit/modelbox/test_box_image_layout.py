@@ -126,8 +126,11 @@ def test_a_layer_that_is_not_what_the_configuration_says_is_told(base: Path) -> 
     config_blob = layout.add_blob(CONFIG_TYPE, compact_json(config))
     layers = [Descriptor.from_json(layer) for layer in manifest["layers"]]
     layout.set_reference("base", layout.add_blob(MANIFEST_TYPE, manifest_blob(config_blob, layers, {})), {})
-    with pytest.raises(InvalidArgument, match=r"unpacks to sha256:[0-9a-f]{64}, but the configuration states "
-        r"sha256:0000"):
+    with pytest.raises(
+        InvalidArgument,
+        match=r"unpacks to sha256:[0-9a-f]{64}, but the configuration states "
+        r"sha256:0000",
+    ):
         verify_layout(base)
 
 

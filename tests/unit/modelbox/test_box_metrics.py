@@ -60,8 +60,10 @@ def test_a_box_adds_to_its_tasks_metrics_and_replaces_them_by_verb_and_name(tmp_
         ("metrics:\n  - {name: f1, verbs: [train], better: more, help: F.}\n", "metrics.0.better"),
         ("metrics:\n  - {name: 'a b', verbs: [train], help: F.}\n", "metrics.0.name"),
         ("metrics:\n  - {name: f1, verbs: [train, train], help: F.}\n", "more than one metric named 'f1'"),
-        ("verbs: [train]\nmetrics:\n  - {name: f1, verbs: [infer], help: F.}\n", "infer is used but not listed under "
-                                                                                 "verbs"),
+        (
+            "verbs: [train]\nmetrics:\n  - {name: f1, verbs: [infer], help: F.}\n",
+            "infer is used but not listed under verbs",
+        ),
         ("verbs: [train]\nuncached: [infer]\n", "infer is used but not listed under verbs"),
         ("uncached: [fly]\n", "uncached.0"),
     ],

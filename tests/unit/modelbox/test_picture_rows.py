@@ -113,8 +113,12 @@ def test_a_table_of_hugging_face_names_its_classes_and_texts_name_themselves(tmp
         (lambda f: write_parquet(f, image=arrow.array(range(8))), {}, "its type is int64; expected bytes of PNG"),
         (lambda f: write_parquet(f, label=arrow.array([0] * 7 + [None])), {}, "row 7: the label is 'None'; expected a"),
         (lambda f: write_parquet(f, label=arrow.array([0] * 7 + [-1])), {}, "row 7: the label is '-1'"),
-        (lambda f: write_parquet(f, names=["cat"]), {}, r"a label is 1; expected 0 to 0, the classes that the file "
-                                                        r"names"),
+        (
+            lambda f: write_parquet(f, names=["cat"]),
+            {},
+            r"a label is 1; expected 0 to 0, the classes that the file "
+            r"names",
+        ),
         (write_parquet, {"num_classes": 5}, None),
         (lambda f: write_parquet(f, names=["a", "b"]), {"num_classes": 5}, "has 2 classes .a, b., the model has 5"),
         (lambda f: write_hdf5(f, images=np.zeros((8, 8, 8, 3), np.float32)), {}, "its type is float32; expected uint8"),

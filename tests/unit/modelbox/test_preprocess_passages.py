@@ -77,8 +77,9 @@ def test_what_does_not_fit_is_refused_with_what_would(tmp_path: Path, tokenizer:
     with pytest.raises(IllegalValue, match="have class 2; expected 0 to 1"):
         read(table, "sequence-classification")
     table.write_text("words,label\na,0\n")
-    with pytest.raises(InvalidArgument, match="no column 'text'; its columns are words, label; name one with "
-        "text_column"):
+    with pytest.raises(
+        InvalidArgument, match="no column 'text'; its columns are words, label; name one with text_column"
+    ):
         read(table, "embedding")
     table.write_text("text,label\na,0\n,1\n")
     with pytest.raises(InvalidArgument, match=r"t\.csv:3: text is empty"):

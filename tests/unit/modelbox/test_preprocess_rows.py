@@ -107,9 +107,7 @@ def test_folders_of_images_are_classes(tmp_path: Path) -> None:
     manifest = json.loads((tmp_path / "dataset/manifest.json").read_text())
     assert manifest["labels"] == {"cat": 0, "dog": 1}
     assert manifest["class_counts"]["train"] == {"cat": 3, "dog": 3}
-    with pytest.raises(
-        InvalidArgument, match=r"cat/1\.png: 5 x 5 pixels, unlike other images; " r"expected one size"
-    ):
+    with pytest.raises(InvalidArgument, match=r"cat/1\.png: 5 x 5 pixels, unlike other images; " r"expected one size"):
         preprocess(tmp_path / "in", tmp_path / "out", image_size=0, image_mode="rgb")
 
 

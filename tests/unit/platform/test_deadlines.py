@@ -349,7 +349,9 @@ def test_a_preempted_job_is_queued_again_with_its_age_and_nothing_counts(
     assert (ask(database, job_id, winner), ask(database, job_id, winner)) == (True, False)
     with database.write() as session:
         assert execution.beat(session, [fencing], 5.0, 7.0) == [fencing], "its worker is told"
-    assert read(database, job_id).waits_for == f"it is preempted by job {winner}, which precedes it, so its attempt ends"
+    assert (
+        read(database, job_id).waits_for == f"it is preempted by job {winner}, which precedes it, so its attempt ends"
+    )
     assert interrupt(database, fencing) == "queued"
     job = read(database, job_id)
     assert (job.queued_at, job.not_before, job.failures, job.losses, job.preemptions) == (1.0, None, 0, 0, 1)

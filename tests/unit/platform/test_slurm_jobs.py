@@ -90,6 +90,9 @@ def test_this_machine_is_found_among_slurms_nodes() -> None:
     assert two.gres == {}
     assert find_node([one, two], "", "vm.example.org") is one
     assert find_node([one, two], "n2", "vm") is two
-    with pytest.raises(InvalidArgument, match=r"no nodes on this machine, third; set slurm\.node to this machine's "
-        r"node, one of n1 \(on vm\), n2 \(on oth"):
+    with pytest.raises(
+        InvalidArgument,
+        match=r"no nodes on this machine, third; set slurm\.node to this machine's "
+        r"node, one of n1 \(on vm\), n2 \(on oth",
+    ):
         find_node([one, two], "", "third")

@@ -137,8 +137,9 @@ def test_a_newer_database_is_left_alone(path: Path, good: Path) -> None:
         connection.execute("UPDATE meta SET value = '7' WHERE key = 'schema_version'")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(InvalidArgument, match="it has version 7, but this program supports only up to 5; update "
-        "rdukit"):
+    with pytest.raises(
+        InvalidArgument, match="it has version 7, but this program supports only up to 5; update rdukit"
+    ):
         FaultStore.open(path)
     assert path.read_bytes() == before
 

@@ -62,7 +62,12 @@ def test_a_bundle_says_who_is_meant_by_which_name() -> None:
         ("configuration: 4k\n", "configuration: 8k\n", 10, "'8k' is not a configuration of the bundle; expected 4k"),
         ("meta-llama/Llama-3.1-8B-Instruct", "poet", 12, "experts.1.aliases.0: 'poet' means 'poet' already"),
         ("name: five\n", "name: five\nrouter: {name: poet, file: r}\n", 4, "router.name: 'poet' means 'poet' already"),
-        ("name: five\n", "name: five\nrouter: {name: r, file: r, default: x}\n", 4, "router.default: 'x' is not an expert"),
+        (
+            "name: five\n",
+            "name: five\nrouter: {name: r, file: r, default: x}\n",
+            4,
+            "router.default: 'x' is not an expert",
+        ),
         ("batch: 4", "batch: 0", 6, "configurations.0.batch: 0 is not valid; expected at least 1"),
         (
             "batch: 4",

@@ -165,8 +165,12 @@ def test_labelled_texts_are_read_by_line_and_equal_ones_count_once(tmp_path: Pat
     ]
     file.write_text("\n\n".join(json.dumps(line, ensure_ascii=False) for line in lines))
     assert read_examples(file) == [LabelledPrompt("One  two", "a"), LabelledPrompt("x\u2028y", "b")]
-    for wrong, words in (('{"prompt": "x"}', "line 1"), ("[]", "line 1"), ("{", "line 1"), ("", "fewer than two "
-                                                                                                "experts")):
+    for wrong, words in (
+        ('{"prompt": "x"}', "line 1"),
+        ("[]", "line 1"),
+        ("{", "line 1"),
+        ("", "fewer than two experts"),
+    ):
         file.write_text(wrong)
         with pytest.raises(InvalidArgument, match=words):
             read_examples(file)

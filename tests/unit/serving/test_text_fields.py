@@ -95,8 +95,11 @@ def test_fields_of_one_api_that_say_nothing_are_taken() -> None:
 @pytest.mark.parametrize(
     ("kind", "fields", "words"),
     [
-        (ChatBody, {"temprature": 1}, "temprature: it is not a field of this request; leave it out, or write "
-                                      "temperature"),
+        (
+            ChatBody,
+            {"temprature": 1},
+            "temprature: it is not a field of this request; leave it out, or write temperature",
+        ),
         (ChatBody, {"max_new_tokens": 1}, "or write max_tokens"),
         (ChatBody, {"stop_sequences": ["a"]}, "or write stop"),
         (ChatBody, {"functions": [{}]}, "functions is not served here; leave it out, or write tools"),
