@@ -76,8 +76,8 @@ class SndClient(Closable):
     def _connect(self) -> None:
         path, timeout_s = self.path, self._timeout_s
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # A busy daemon's queue of connections may be full. Then a socket with Python's timeout fails at once, and one
-        # with the kernel's waits for its turn.
+        # A busy daemon's queue of connections may be full. A socket with Python's timeout then fails at once; a socket
+        # with the kernel's timeout waits.
         seconds, rest = divmod(max(timeout_s, 0.001), 1)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(rest * 1e6)))
         try:

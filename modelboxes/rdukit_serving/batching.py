@@ -40,7 +40,7 @@ class QueuedRequest:
         self.arrived = time.perf_counter_ns()
         self.started = 0
         self.attempts = 0
-        #: Goes in a batch of its own.
+        #: Runs in a separate batch.
         self.is_alone = False
         #: Ends the wait of a caller who gave a timeout.
         self.timer: asyncio.TimerHandle | None = None

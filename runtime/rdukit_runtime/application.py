@@ -247,7 +247,7 @@ def open_application(
         launch: shared by the ranks of one program, which count as one application.
         build: makes every kernel from its graph; None: native libraries are used if they fit.
     Raises:
-        PefError: the file cannot be used; NoResources: the node has no room, with what would fit.
+        PefError: the file cannot be used; NoResources: the node has no room; the message says what would fit.
     """
     sn_log = application_log(PROGRAM)
     sn_log.info("sn_create_session", f"PEF File: {path}")

@@ -115,5 +115,5 @@ class GivesOtherData(Asks):
 
 
 def test_giving_a_value_other_data_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="forward assigns .data"):
+    with pytest.raises(TraceError, match=r"forward assigns \.data"):
         compile_model(GivesOtherData(None), (samba.randn(4, 6, name="x", batch_dim=0),), None, tmp_path)

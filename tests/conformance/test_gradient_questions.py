@@ -114,7 +114,7 @@ def test_addresses_tell_tensors_apart_as_in_eager_torch(tmp_path: Path) -> None:
             UnsupportedOperator, "register_multi_grad_hook in forward cannot be compiled",
         ),
         (lambda s, x: torch.ones(4, 6).apply_(lambda v: v * 2), UnsupportedOperator, "Python function for each"),
-        (lambda s, x: torch.utils.dlpack.to_dlpack(torch.ones(4)), UnsupportedOperator, "hands on a tensor's memory"),
+        (lambda s, x: torch.utils.dlpack.to_dlpack(torch.ones(4)), UnsupportedOperator, "uses a tensor's memory"),
         (lambda s, x: torch.ones(4).untyped_storage().resize_(0), UnsupportedOperator, "memory .* or resizes it"),
         (lambda s, x: x.map_(x, lambda v, w: v * w), UnsupportedOperator, "Python function for each element"),
     ],

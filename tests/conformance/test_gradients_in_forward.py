@@ -137,7 +137,7 @@ def mapped_function(m: Any, x: Any) -> Any:
 @pytest.mark.parametrize(
     ("rest", "words"),
     [
-        (through_statistics, "autograd keeps for a gradient"),
+        (through_statistics, "autograd keeps it for a gradient"),
         (backward, r"calls backward\(\).*torch.autograd.grad"),
         (through_norm_without_weights, "native_layer_norm_backward is None"),
         (mapped_function, "'Doubles' inside a transformation of torch.func"),

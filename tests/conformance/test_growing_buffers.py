@@ -139,7 +139,7 @@ def test_a_buffer_that_grows_with_every_call_is_refused(tmp_path: Path) -> None:
             self.seen = torch.cat([self.seen, torch.zeros(1)])
             return x + self.seen.sum()
 
-    with pytest.raises(TraceError, match="forward changes the shape or dtype of buffer .* at every call"):
+    with pytest.raises(TraceError, match=r"forward changes the shape or dtype of buffer .* at every call"):
         run(Grows(), torch.randn(2, 3), tmp_path)
 
 

@@ -195,7 +195,7 @@ def looks_at_a_value(m: Any, y: torch.Tensor) -> torch.Tensor:
         (Late, r"hook '<lambda>' .*has already read; register it before"),
         (Removing, r"registers hook '<lambda>' and removes it again"),
         (Retaining, r"retain_grad\(\) .*return the tensor from forward"),
-        (looks_at_outputs, r"looks at grad_output.*use grad_input, or a full backward pre-hook"),
+        (looks_at_outputs, r"reads grad_output.*use grad_input, or a full backward pre-hook"),
         (deprecated, r"module 'b' has a hook of register_backward_hook.*use register_full_backward_hook"),
         (after_accumulation, r"parameter 'b\.weight'.*register_post_accumulate_grad_hook.*use register_hook"),
         (lambda: Chain(looks_at_a_value), r"hook '<lambda>'.* fails"),

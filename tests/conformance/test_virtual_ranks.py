@@ -187,7 +187,7 @@ def test_what_replicas_of_one_process_cannot_do_is_refused(
     with pytest.raises(ShapeMismatch, match="does not divide into 2 equal batches"):
         samba.session.run(inputs_of(2 * BATCH + 1), outputs, data_parallel=True)
     samba.session.run(inputs, outputs, section_types=["fwd"])
-    with pytest.raises(InvalidArgument, match="activations of only one replica, .*; run section_types"):
+    with pytest.raises(InvalidArgument, match=r"activations of only one replica, .*; run section_types"):
         samba.session.run(inputs, outputs, section_types=["bckwd"], data_parallel=True)
     samba.session.reset()
     samba.session.options = {"virtual_ranks": 3}

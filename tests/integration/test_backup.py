@@ -191,7 +191,7 @@ def test_no_file_of_a_backup_may_be_damaged(filled: Filled, home: Path, tmp_path
         assert f"does not match its digest {blob.name}" in run_rdukit("restore", str(copy), *options, status=2)
     # Nothing of it is in use, and nothing starts before a whole backup was restored.
     assert not (home / "db.sqlite").exists() and not (home / "artifacts").exists()
-    assert "has not ended" in run_rdukit("up", "--port", "0", status=6)
+    assert "is incomplete" in run_rdukit("up", "--port", "0", status=6)
     (copy / "manifest.json").unlink()
     assert "an incomplete one" in run_rdukit("restore", str(copy), status=2)
     cut = tmp_path / "cut.tar"
@@ -257,7 +257,7 @@ def test_a_restore_that_was_killed_goes_on(filled: Filled, home: Path) -> None:
     (home / "restoring").mkdir()
     (home / "restoring" / "backup").write_text(backup_id)
     (home / "db.sqlite").unlink()
-    assert "has not ended" in run_rdukit("up", "--port", "0", status=6)
+    assert "is incomplete" in run_rdukit("up", "--port", "0", status=6)
     run_rdukit("restore", str(filled.folder))
     assert not (home / "restoring").exists() and (home / "db.sqlite").stat().st_size
 

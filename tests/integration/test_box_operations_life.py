@@ -102,7 +102,7 @@ def test_operations_end_with_their_box_and_the_next_process_says_so(tmp_path: Pa
                     NotFound, match="keeps operations only in memory, so it may belong to an earlier process"
                 ):
                     client.operation(operation)
-                with pytest.raises(NotFound, match="of an earlier process"):
+                with pytest.raises(NotFound, match="to an earlier process"):
                     list(client.events(operation))
             assert Path(done["outputs"]["dataset"], "manifest.json").is_file(), "outputs stay"
             with pytest.raises(
@@ -119,7 +119,7 @@ def test_a_field_that_boxes_had_is_refused_with_what_replaces_it(box: ProcessBox
     answer = httpx.post(f"{box.rest_url}/v1/preprocess", json={field: sent}, trust_env=False)
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error["detail"]["field"]) == (422, "malformed-request", field)
-    assert f"{field}: removed after 0.1.0" in error["message"] and "a job of the platform" in error["message"]
+    assert f"{field}: removed after 0.1.0" in error["message"] and "a job to the platform" in error["message"]
 
 
 OLD_MESSAGES = {
@@ -138,7 +138,7 @@ def test_a_message_of_an_older_client_is_refused_by_the_fields_name(box: Process
         )
         for call in calls:
             with pytest.raises(
-                grpc.RpcError, match=f"{field} was removed after 0.1.0: .*a job of the platform"
+                grpc.RpcError, match=f"{field} was removed after 0.1.0: .*a job to the platform"
             ) as caught:
                 call()
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -152,7 +152,7 @@ def test_an_option_that_the_command_had_is_refused_with_what_replaces_it(
     asked = CliRunner().invoke(box_commands, ["call", "--url", box.rest_url, "preprocess", *option])
     assert isinstance(asked.exception, InvalidArgument)
     assert f"{option[0]} was removed after 0.1.0" in str(asked.exception)
-    assert "a job of the platform" in str(asked.exception)
+    assert "a job to the platform" in str(asked.exception)
     assert list(client.operations()) == before
     assert option[0] not in CliRunner().invoke(box_commands, ["call", "--help"]).output
 

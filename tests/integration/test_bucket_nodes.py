@@ -108,7 +108,7 @@ def test_a_job_waits_for_a_server_that_is_away_and_computes_nothing_twice(
     log = platform.home / "logs" / "worker.log"
     server.go()
     try:
-        wait_until(lambda: b"waiting, and then again" in log.read_bytes())
+        wait_until(lambda: b"retrying in_s=" in log.read_bytes())
         late = train(platform, dataset, 5)
         assert platform.job(job)["state"] == "running"
     finally:

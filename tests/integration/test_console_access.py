@@ -182,7 +182,7 @@ def test_a_refused_invitation_or_token_loses_nothing_that_was_filled_in(
     assert "<h2>Invite</h2>" not in client.get("/console/members").text, "nobody can log in"
     monkeypatch.setenv("RDUKIT_OIDC_ISSUER", "https://login.example.com")
     told = client.post("/console/members", data={"email": "nobody", "role": "viewer"})
-    assert told.status_code == 400 and "is no e-mail address" in told.text
+    assert told.status_code == 400 and "is not an e-mail address" in told.text
     assert 'value="nobody"' in told.text and '<option value="viewer" selected>' in told.text
     told = client.post("/console/tokens", data={"name": "mine", "scope": "bad", "days": "7"})
     assert told.status_code == 400

@@ -151,7 +151,7 @@ def test_the_playground_calls_an_endpoint_from_a_form(platform: PlatformUnderTes
         answer = browser.post(path, data={"form": "rows", "rows": json.dumps([[0.5] * 784])})
         assert "largest:" in answer.text
         assert "expected 784" in browser.post(path, data={"form": "rows", "rows": "[[1]]"}).text
-        assert "makes no text" in browser.post(path, data={"form": "chat", "prompt": "Hello"}).text
+        assert "generates no text" in browser.post(path, data={"form": "chat", "prompt": "Hello"}).text
         foreign = browser.post(path, data={"form": "rows"}, headers={"origin": "http://elsewhere"})
         assert foreign.status_code == 403
 

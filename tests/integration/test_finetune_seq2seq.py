@@ -241,7 +241,7 @@ def test_other_data_are_refused_with_their_place(folder: Path, text: str, words:
     ("said", "words"),
     [
         ({"eos_token_id": 2}, "the tokenizer ends a text with token 1, but eos_token_id is 2; expected the same"),
-        ({"forced_bos_token_id": 3}, "forced_bos_token_id is 3 and decoder_start_token_id 4; expected the end"),
+        ({"forced_bos_token_id": 3}, "forced_bos_token_id is 3 and decoder_start_token_id 4; expected decoder_start"),
         ({"forced_bos_token_id": 99}, "forced_bos_token_id is 99; expected a token, 0 <= x < 40"),
     ],
 )

@@ -108,7 +108,7 @@ def test_a_box_has_a_picture_that_its_own_tenant_sees_and_that_runs_nothing(
 ) -> None:
     folder = write(tmp_path / "drawn")
     (folder / "picture.png").write_bytes(b"<svg xmlns='http://www.w3.org/2000/svg'><script/></svg>")
-    with pytest.raises(InvalidArgument, match="is no PNG"):
+    with pytest.raises(InvalidArgument, match="is not a PNG"):
         platform.client.install_box(folder)
     (folder / "picture.png").write_bytes(PNG + bytes(1 << 18))
     with pytest.raises(InvalidArgument, match="expected up to 256"):

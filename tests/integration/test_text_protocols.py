@@ -339,7 +339,7 @@ def test_the_first_version_has_instances_and_parameters_with_types(http: httpx.C
     for wrong, words in (
         ({"items": [{"id": "a#b", "value": "x"}]}, "items.0.id"),
         ({"items": [{"id": "a", "value": "x"}] * 2}, "a unique id"),
-        ({"items": [{"value": '{"messages": []}'}], "params": {"process_prompt": True}}, "no chat"),
+        ({"items": [{"value": '{"messages": []}'}], "params": {"process_prompt": True}}, "not a chat"),
         ({"items": [{"value": "x"}], "params": {"nonsense": 1}}, "params.nonsense"),
         ({"items": [{"value": "x"}], "params": {"select_expert": "other"}}, "other"),
     ):

@@ -92,7 +92,7 @@ ARGUMENTS: dict[str, tuple[list[Any], str]] = {
     "another-layout": (["new", "aten.zeros.default", [[2, 3]], {"layout": {"layout": "sparse_coo"}}], "layout is"),
     "a-dtype-that-is-none": (["new", "aten.zeros.default", [[2, 3]], {"dtype": {"dtype": "load"}}], "dtype is"),
     "a-number-beyond-64-bits": (["new", "aten.zeros.default", [[1 << 70]], {}], "size is"),
-    "a-scalar-that-is-none": (["new", "aten.mul.Scalar", [{"ref": "weight"}, {"scalar": "token"}], {}], "no value for"),
+    "a-scalar-that-is-none": (["new", "aten.mul.Scalar", [{"ref": "weight"}, {"scalar": "token"}], {}], "no value"),
     "a-float-that-is-code": (["new", "aten.mul.Scalar", [{"ref": "weight"}, {"float": "__import__"}], {}], "other is"),
     "getitem-of-a-name": (["new", "getitem", [{"ref": "weight"}, "__class__"], {}], "takes a value and a position"),
 }  # fmt: skip

@@ -447,7 +447,7 @@ def test_breaking_the_glass_needs_the_host_a_reason_and_leaves_an_entry(home: Pa
         assert (entry["actor"], entry["target"]) == ("host", made["id"])
         assert "the file is gone" in entry["detail"]
         code, said = gateway.refused("POST", f"/v1/tokens/{made['id']}/rotate", made["token"])
-        assert (code, "not made to last longer" in said) == (403, True)
+        assert (code, "cannot be rotated" in said) == (403, True)
         with gateway.platform.database.read() as session:
             assert authenticate(session, made["token"], made["expires_at"] - 1).scopes == {"admin"}
             row = session.get(TokenRow, made["id"])

@@ -207,7 +207,7 @@ def _rewrite_transposed(node: fx.Node) -> tuple[fx.Node, fx.Node]:
     """Write x [B, I, Y, X] and w [I, O, H, W] as a product [B Y X, I] x [I, H W O], laid out as [B, O, Y H, X W].
 
     Returns:
-        The node that takes an image channels last, and the one that makes one.
+        The node that reads an image channels last, and the node that writes one.
     """
     x, w = node_of(node.args[0]), node_of(node.args[1])
     (batch, inputs, rows, columns), (_, outputs, height, width) = x.meta["val"].shape, w.meta["val"].shape

@@ -141,7 +141,7 @@ def _quantized() -> dict[Any, Any]:
 
 
 def _flatten_quantized(node: fx.Node, native: Any) -> None:
-    """Write the operator on x [..., K] as the one of ``native_source`` on [M, K]."""
+    """Write the operator on x [..., K] as the ``native_source`` operator on [M, K]."""
     x, w, scale, *rest = _nodes(node)
     made, k, bias = node.meta["val"], x.meta["val"].shape[-1], rest[0] if rest else None
     with node.graph.inserting_before(node):

@@ -128,7 +128,8 @@ _READ_ROWS, _READ_WIDTH = 32768, 768
 
 
 def measure_routes() -> Routes:
-    """Time the ways of a few products, in turn, in one thread; takes some seconds, most of it one compilation."""
+    """Time all implementations of a few products alternately in one thread; takes some seconds, mostly for one
+    compilation."""
     x, up, down = torch.randn(128, 768), torch.randn(3072, 768), torch.randn(768, 3072)
     own = build_own_products()
     narrow_x, narrow_up, narrow_down = x.bfloat16(), up.bfloat16(), down.bfloat16()

@@ -122,7 +122,7 @@ class _StandIns(importlib.abc.MetaPathFinder):
         return made
 
     def add_module(self, name: str, module: ModuleType) -> None:
-        """Add ``module`` as it is."""
+        """Add ``module`` unchanged."""
         self._modules[name] = module
 
     def take_place(self) -> None:

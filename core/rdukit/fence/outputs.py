@@ -212,7 +212,7 @@ def _look(folder: int, name: str, shown: str) -> os.stat_result:
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except (OSError, ValueError) as cause:
-        raise OutputRefused(f"output {shown}: {shown} does not exist") from cause
+        raise OutputRefused(f"output {shown} does not exist") from cause
     _check_kind(shown, found)
     return found
 

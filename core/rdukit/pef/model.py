@@ -35,8 +35,8 @@ _MAX_BYTES = 2**60
 
 #: Key of a training PEF's metadata with the reason for a missing evaluation graph.
 NO_EVALUATION = "no_evaluation_graph"
-#: Key of a PEF's metadata with the nonzero values of tensors that it reads and that checkpoints lack, such as tables
-#: that a module computes: a safetensors file by symbol name, in base64.
+#: Key of a PEF's metadata with values of tensors that checkpoints lack, such as nonzero tables computed by a module.
+#: The value is a safetensors file by symbol name, in base64.
 CONSTANTS = "constants"
 #: Key of a PEF's metadata with the names of such tensors that are too large: only the compiling program has them.
 UNSAVED_STATE = "unsaved_state"

@@ -76,7 +76,7 @@ class _TargetForm:
     has_own: bool
 
     def tokens_of(self, tokenizer: Tokenizer, text: str) -> tuple[list[int], int]:
-        """Return a target's tokens, and how many of them are at its end whatever the text is."""
+        """Return a target's tokens, and the number of tokens at its end that do not depend on the text."""
         ids: list[int] = tokenizer.encode(text, add_special_tokens=self.has_own).ids
         if self.has_own and ids[-len(self.after) :] == list(self.after):
             return ids, len(self.after)
@@ -108,8 +108,8 @@ def _target_form(hub: HubFolder, end_id: int) -> _TargetForm:
         return _TargetForm((), (end_id,) if start == end_id else (end_id, start), has_own=False)
     if start != end_id:
         raise InvalidArgument(
-            f"{hub.path}: {LANGUAGE} is {language} and decoder_start_token_id {start}; expected the end of a "
-            f"text, {end_id}, as start, or no {LANGUAGE}"
+            f"{hub.path}: {LANGUAGE} is {language} and decoder_start_token_id {start}; expected "
+            f"decoder_start_token_id {end_id}, the end of a text, or no {LANGUAGE}"
         )
     return _TargetForm((int(language),), (end_id,), has_own=False)
 

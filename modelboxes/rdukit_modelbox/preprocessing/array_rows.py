@@ -143,7 +143,7 @@ def _labels(source: SourceFile, column: str, values: NDArray[Any], bad: RowError
             f"{source.name}, {column!r}: {values.dtype} {list(values.shape)}; expected one label per row"
         )
     found: list[str | None] = []
-    # A narrow float is read by its own shortest text: 0.1 as float32 is 0.1.
+    # Narrow floats are converted through their shortest text: 0.1 as float32 becomes 0.1.
     known = [float(str(value)) for value in values] if values.dtype.kind == "f" else values.tolist()
     for row, value in enumerate(known, 1):
         try:

@@ -69,7 +69,7 @@ class Dataset:
     classes: int
     normalize: str
     source: str
-    #: Stands for both splits' numbers.
+    #: Represents the numbers of both splits.
     digest: str
     #: Names of the classes in their order; empty if they are numbers.
     names: tuple[str, ...] = ()

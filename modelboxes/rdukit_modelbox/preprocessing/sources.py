@@ -89,7 +89,7 @@ def find_sources(data: Path, pattern: str, wanted: str, legal: Sequence[Format])
     formats = sorted({source.format for source in sources})
     if len(formats) > 1:
         raise InvalidArgument(
-            f"{data} mixes {', '.join(formats)}; choose files with pattern, or a single format with format"
+            f"{data} mixes {', '.join(formats)}; set pattern to choose files, or format to choose one format"
         )
     if not any(source.bytes for source in sources):
         raise InvalidArgument(f"{data}: every file is empty; expected one with content")

@@ -1,4 +1,4 @@
-"""Recipes as values: the checked content of the ``recipes.yaml`` beside a ``modelbox.yaml``.
+"""Recipes as values: the checked content of the ``recipes.yaml`` next to a ``modelbox.yaml``.
 
 A recipe of a kind has the parameters of each verb, the recipe that it starts from, and its figures; or the reason why
 there is none.

@@ -243,7 +243,7 @@ def _prompts_of(data: TextData, split: str, tokenizer: Tokenizer) -> Iterator[Pr
     """Return the prompt at the beginning of each sequence; for plain text its first tokens."""
     for index, (tokens, labels) in enumerate(data.held_out(split, 1)):
         counts = np.flatnonzero(labels[0] != IGNORED)
-        # The label at a position is the token after it: the prompt ends with the first that predicts.
+        # The label at a position is the next token; the first predicting position is the prompt's last.
         size = int(counts[0]) + 1 if len(counts) and counts[0] else PROMPT_TOKENS
         chosen = [int(token) for token in tokens[0, : min(size, tokens.shape[1] - 1)]]
         yield Prompt(index, tokenizer.decode(chosen), chosen)

@@ -86,7 +86,7 @@ class Checkpoint:
     totals: TrainingTotals
     #: The model, with the names of its classes and its tokenizer; None in a file of an earlier version.
     model: ModelIdentity | None = None
-    #: Averaged weights, which whoever reads the file takes for the model's; empty without an average.
+    #: Averaged weights, which readers of the file use as the model's; empty without an average.
     average: Tensors = field(default_factory=dict)
 
 

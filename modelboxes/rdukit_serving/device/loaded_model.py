@@ -317,7 +317,7 @@ def _check_labels(output: ServedTensor, labels: Sequence[str]) -> None:
 
 
 def _compiled_by_a_box(pef: Pef, graph: Graph) -> Mapping[str, Any]:
-    """Read metadata: outputs by name without the loss; of a classifier that can train, not the label."""
+    """Read metadata: outputs by name, without the loss, and without the label of a trainable classifier."""
     if BOX_KEY not in pef.metadata:
         return {}
     shape = shape_of(pef, pef.name)

@@ -1,4 +1,4 @@
-"""The device process of a configuration, which its experts share, each by a line of its own; of one event loop."""
+"""Device process of a configuration: its experts share the process, each with its own queue; for one event loop."""
 
 import asyncio
 import itertools

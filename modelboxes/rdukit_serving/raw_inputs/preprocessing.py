@@ -145,7 +145,7 @@ class TablePreprocessing:
         """
         try:
             if not isinstance(value, Mapping):
-                raise TypeError("it is no object")
+                raise TypeError("it is not an object")
             if value["version"] != VERSION:
                 raise InvalidArgument(
                     f"{where} has version {value['version']}; expected {VERSION}; preprocess and train again"

@@ -98,7 +98,7 @@ class Guarded:
         self._server.add_generic_rpc_handlers(tuple(_GuardedService(handler, self._access) for handler in handlers))
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
-        """Do nothing, as the server does: the same methods come by ``add_generic_rpc_handlers``."""
+        """Do nothing, because ``add_generic_rpc_handlers`` adds the same methods."""
 
 
 class _GuardedService(grpc.ServiceRpcHandler):  # type: ignore[misc]

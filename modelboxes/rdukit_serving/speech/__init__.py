@@ -2,6 +2,6 @@
 
 ``rest`` reads a request, ``audio_reader`` has its file decoded in a process of its own (``audio_process``),
 ``features`` makes spectrograms, and ``transcription`` has the model write the text of one window after another. In the
-device process ``loop`` does that with ``rules``; ``description`` is the file beside a checkpoint that says what tokens
-mean.
+device process ``loop`` does that with ``rules``; ``description`` is the file next to a checkpoint with the meaning of
+tokens.
 """

@@ -1,7 +1,7 @@
 """A process that decodes one audio file of a stranger: a line of JSON and the file in, a line and a spectrogram out.
 
 ``{"form", "seconds", "memory"}`` and a file → ``{"frames", "seconds"}`` and its spectrogram, or ``{"refused"}``. It has
-limits that it cannot lift, and who started it kills it when the answer is late.
+limits that it cannot lift, and its parent kills it if the answer is late.
 """
 
 import io

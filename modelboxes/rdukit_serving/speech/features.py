@@ -1,4 +1,4 @@
-"""Log-mel spectrograms of audio. Pure; computed in float64, because float32 loses faint bands beside loud ones.
+"""Log-mel spectrograms of audio. Pure; computed in float64, because float32 loses faint bands next to loud ones.
 
 Axes: L samples, N frames, F frequencies, M bands.
 

@@ -50,7 +50,7 @@ _OBEYED: Final = (
     _in_all("ignore_eos", "continue after a token that ends the text"),
     _in_all("stop_token_ids", "more tokens that end a text"),
     _in_all("skip_special_tokens", "false keeps special tokens in the text"),
-    FieldRow("texts that end the output and are omitted from it", "stop", "stop", "", "stop_sequences", "stop_sequences"),
+    FieldRow("texts that end the output, which omits them", "stop", "stop", "", "stop_sequences", "stop_sequences"),
     _generating("n", "choices of each prompt"),
     FieldRow("must be `n`: choices are not ranked", "best_of"),
     _generating("frequency_penalty", "subtracted from a token's logit for each earlier choice of it"),

@@ -138,7 +138,7 @@ def _frozen(value: Any) -> Any:
 def options_of(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> SamplingOptions:
     """Return the options of a text: the request's, else the defaults.
 
-    A request's ``do_sample`` that is true replaces a default temperature of 0 by 1, its ``min_tokens`` also a default
+    ``do_sample: true`` in a request replaces a default temperature of 0 by 1, its ``min_tokens`` also a default
     ``min_length``.
 
     Raises:

@@ -69,7 +69,7 @@ async def tokens_of(
 
 
 async def texts_of(checkpoint: Path, parts: Sequence[Sequence[int]]) -> list[str]:
-    """Return the texts of several runs of tokens by the tokenizer beside a checkpoint, without special tokens."""
+    """Return the texts of several runs of tokens by the tokenizer next to a checkpoint, without special tokens."""
     file = companion(checkpoint, TOKENIZER_FILE)
     return await asyncio.get_running_loop().run_in_executor(_thread(), _write, file, parts)
 

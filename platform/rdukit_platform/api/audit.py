@@ -150,7 +150,7 @@ def check_choices(action: str | None, outcome: str | None) -> None:
 def show_entry(row: AuditRow, own: Set[str] | None, emails: Mapping[str, str]) -> AuditEntry:
     """Return a row as the API shows it to the tenant of the tokens ``own``; ``None``: to an administrator.
 
-    ``emails``: the users whose own tokens are, by the tokens' ids.
+    ``emails``: e-mail addresses of users by the ids of their tokens.
 
     For actions of an administrator, a tenant does not see the token or the address.
     """

@@ -145,7 +145,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Views:
-    """Dependency of a route: a caller whom ``permission`` lets in, or an administrator who looks at another tenant."""
+    """Dependency of a route: a caller with ``permission``, or an administrator who reads another tenant's data."""
 
     permission: Permission
 

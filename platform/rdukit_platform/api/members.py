@@ -149,8 +149,8 @@ def read_members(request: Request, caller: Caller, tenant: OtherTenant = None) -
 
 @router.post("/members", status_code=status.HTTP_201_CREATED)
 def invite(request: Request, caller: MembersKeeper, body: InviteRequest) -> MemberView:
-    """Invite an e-mail address: whoever logs in with it, verified, is a member. The role must be within the caller's
-    scopes.
+    """Invite an e-mail address: a user who logs in with this verified address becomes a member. The role must be within
+    the caller's scopes.
     """
     return add_member(request, caller, body)
 

@@ -70,7 +70,8 @@ def list_(tenant: str | None, is_all: bool, limit: int, cursor: str | None, as_j
 @JSON_OPTION
 @TOKEN_OPTION
 def invite(email: str, role: str, tenant: str | None, as_json: bool) -> None:
-    """Invite an e-mail address: whoever logs in with it, verified, is a member. Prints the user's id; no mail is sent.
+    """Invite an e-mail address: a user who logs in with this verified address becomes a member. Prints the user's id;
+    no mail is sent.
 
     Example: rdukit user invite ada@example.com --role ml-engineer
 

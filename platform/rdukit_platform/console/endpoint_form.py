@@ -54,7 +54,7 @@ _READERS: Final[Mapping[str, Callable[[str], object]]] = {
 
 
 def read_form(given: Mapping[str, str], fields: Sequence[str]) -> tuple[dict[str, object], dict[str, str]]:
-    """Read fields of a form: a request's body, as far as it is given, and errors by field."""
+    """Read a form's fields: the request's body with the given fields, and errors by field."""
     body: dict[str, object] = {}
     errors: dict[str, str] = {}
     for field in fields:

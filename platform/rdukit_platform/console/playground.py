@@ -108,7 +108,7 @@ def read_history(text: str) -> list[dict[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
-    """Choices of a form for a chat; an empty ``seed`` draws each time anew."""
+    """Choices of a form for a chat; an empty ``seed`` draws new numbers each time."""
 
     max_tokens: int = 64
     temperature: float = 0.0

@@ -260,7 +260,7 @@ def artifact_picture(request: Request, artifact_id: str, caller: Visitor) -> Res
 
 @router.get("/nodes")
 def nodes(request: Request, caller: Visitor) -> Response:
-    """Return the nodes and who holds their tiles."""
+    """Return the nodes and the holders of their tiles."""
     platform = platform_of(request)
     names = [str(node["name"]) for node in nodes_seen(platform, caller)]
     with platform.database.read() as session:

@@ -193,7 +193,7 @@ def show_endpoint(
     Args:
         experts: experts that the revisions serve, by id.
         uses: use of each revision, by model.
-        replicas: ``None`` leaves out the details that lists lack.
+        replicas: ``None`` omits details that lists do not contain.
     """
     shown = [_revision(each, experts, sum_uses(uses.get(each.number, {}).values())) for each in revisions]
     canary = snapshot.canary

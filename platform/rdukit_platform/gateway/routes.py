@@ -62,7 +62,7 @@ router = APIRouter(include_in_schema=False, dependencies=[PUBLIC_ROUTE])
 
 @router.get("/")
 def send_to_console() -> Response:
-    """Send who opens the gateway's address in a browser to the console."""
+    """Redirect browsers from the gateway's address to the console."""
     return RedirectResponse("/console")
 
 

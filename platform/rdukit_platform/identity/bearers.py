@@ -1,7 +1,7 @@
 """Tokens of the issuer (JWT) in API calls: each becomes a session of its user, and ends like a session.
 
-The first call with a token verifies it and counts as a login. It leaves a row with the token's hash and end, which
-later calls find like any token's. Use in a second tenant adds a second row.
+The first call with a token verifies it and counts as a login. It stores a row with the token's hash and expiry, which
+later calls find like any token's row. Use in a second tenant adds a second row.
 """
 
 import json

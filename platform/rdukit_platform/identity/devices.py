@@ -81,7 +81,7 @@ def poll_device(session: Session, device_code: str, now: float) -> tuple[Caller,
         NotFound: no device has this code, or no longer.
         PermissionDenied: it was refused.
         Overloaded: it asks too often.
-        Unauthenticated: who let it in is logged out.
+        Unauthenticated: the user who approved it has logged out.
     """
     row = session.get(DeviceLoginRow, hash_token(device_code), with_for_update=True)
     if row is None or row.expires_at <= now:

@@ -143,7 +143,7 @@ def _look_through(
     at = table.created_at
     if cursor is not None:
         begins = [*begins, after_cursor(cursor, at, row_id)]
-    # The query selects no ids, so the index alone gives the end of this part. Jobs of exactly that time are included.
+    # The query selects no ids, so the index alone gives the end of this part, including jobs of exactly that time.
     times = select(at).where(*begins).order_by(at.desc())
     last = session.scalars(times.offset(LOOKED_THROUGH - 1).limit(1)).first()
     within = [] if last is None else [at >= last]

@@ -46,7 +46,7 @@ def submit_job(
 
     Raises:
         NotFound: the box, or an artifact of this tenant, does not exist.
-        InvalidArgument: verb, parameters or inputs are not valid; the message says what would be.
+        InvalidArgument: verb, parameters or inputs are not valid; the message has the expected values.
         Conflict: the idempotency key belongs to another request.
     """
     return _submit(session, boxes, tenant_id, [request], now, by)[0]

@@ -12,7 +12,8 @@ the fewest jobs, then the least urgent ones with the fewest tiles. A training co
 work; another verb begins again.
 
 That ends. A victim ranks behind the job that replaces it, because it borrows and the other does not, or because its
-priority is lower. So it does not take the tiles back while all else stays equal. A job becomes a victim only after
+priority is lower. So the victim does not take the tiles back under unchanged conditions. A job becomes a victim only
+after
 ``min_run_s`` of its attempt, and at most ``most`` times, so n jobs are preempted at most n * ``most`` times.
 
 Source: ours; the two cases follow Kueue's cohorts (reclaimWithinCohort, withinClusterQueue).

@@ -221,8 +221,8 @@ class Rooms:
         if members > 1 and tiles and len(self.linked) > 1:
             counts = [room.count_members(tiles // members) for room in able if room.node.is_linked]
             return (
-                f"it has {members} members of {tiles // members} tiles, the {len(counts)} nodes together have room for "
-                f"{sum(counts)} of them"
+                f"it has {members} members of {tiles // members} tiles, but the {len(counts)} nodes together have "
+                f"room for {sum(counts)} of them"
             )
         if not tiles:
             return "no node with the labels that it asks for has a free worker slot"
@@ -235,7 +235,7 @@ class Rooms:
             return why
         if all(room.places <= 0 for room in enough):
             where = "the node runs" if len(self.all) == 1 else "the nodes with room run"
-            return f"{where} as many applications as it may" if len(self.all) == 1 else f"{where} all that they may"
+            return f"{where} as many applications as it may" if len(self.all) == 1 else f"{where} as many as they may"
         if all(room.slots <= 0 or room.places <= 0 for room in enough):
             return "the nodes with room have no free worker slot"
         if members > 1:

@@ -124,7 +124,7 @@ def _start_due(session: Session, row: ScheduleRow, request: _Prepared, boxes: Bo
         return 0
     missed, overlap, max_s = Missed(row.missed), Overlap(row.overlap), resolve(SCHEDULE_LATE_S)
     if due.has_earlier:
-        why = "a later due time had passed, too, before a scheduler was up, as had any between them"
+        why = "a later due time also passed before a scheduler was up"
         _add_run(session, row, row.next_at or now, RunState.MISSED, why, now)
     waiting = sum(run.state == RunState.WAITING for run in runs_of(session, row.id, KEPT_RUNS))
     state, said = decide_run(now - due.latest, max_s, missed, overlap, _find_open(session, row.id), waiting)

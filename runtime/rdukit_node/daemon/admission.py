@@ -1,4 +1,5 @@
-"""Admission of connections to the daemon: which are admitted while it is full, and which idle ones are closed (pure).
+"""Admission of connections to the daemon: decides which are admitted while it is full, and which idle ones are closed
+(pure).
 
 Source: ours; no user may lock root, the daemon's user or other users out.
 """

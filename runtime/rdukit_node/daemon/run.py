@@ -177,7 +177,7 @@ def _open_daemon(
 
 
 def user_limits() -> UserLimits:
-    """Return the limits of users that the settings name."""
+    """Return the settings' limits for users."""
     return UserLimits(resolve(SND_USER_TILES), resolve(SND_USER_APPLICATIONS))
 
 

@@ -108,7 +108,7 @@ def sample_rdu_hang(random_: random.Random, node: NodeSpec) -> dict[str, object]
     removes=True,
 )
 def sample_rdu_removed(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """Return what reading the bus gives in an empty place."""
+    """Return the value that the bus reads from an empty slot."""
     return {"vendor_id": "0xffff"}
 
 

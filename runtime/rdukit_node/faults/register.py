@@ -62,7 +62,7 @@ class FaultClass:
     window_s: int = 86_400
     action: Action = Action.NONE
     impact: ImpactScope = ImpactScope.NOBODY
-    #: Code of the exception in ``rdukit.errors`` that ends the program of whoever was hit.
+    #: Code of the exception in ``rdukit.errors`` that ends an affected program.
     exception_code: str = ""
     #: Whether the cause stays until a repair, and the number of resets that do not cure it (``None``: all).
     persists: bool = False

@@ -86,7 +86,7 @@ def put_back(salvage: Salvage, store: FaultStore, now_ns: int) -> None:
 
 
 def _read(path: Path) -> tuple[FaultSnapshot, tuple[dict[str, Any], ...]]:
-    """Read a copy as far as possible, with its log as it is and repaired; the original files stay unchanged."""
+    """Read a copy as far as possible, with its original and its repaired log; the original files stay unchanged."""
     found: list[tuple[FaultSnapshot, tuple[dict[str, Any], ...]]] = []
     kept_log = path.with_name(f"{path.name}-wal")
     for is_repaired in (True, False) if kept_log.exists() else (False,):

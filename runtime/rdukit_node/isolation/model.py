@@ -108,7 +108,7 @@ class LeaseGroups:
         self._group_of: dict[int, str] = {}
 
     def join(self, lease: str, pid: int, tiles: int) -> str:
-        """Record that ``pid`` holds ``lease``. Returns the group of the process, which stays in the one it has."""
+        """Record that ``pid`` holds ``lease``. Returns the group of the process, which stays in its present group."""
         group = self._group_of.get(pid) or self.find(lease) or lease
         self._group_of[pid] = group
         if self.find(lease) is None:

@@ -104,7 +104,8 @@ class Allocator:
         self.max_applications: Final = node.max_applications if max_applications is None else max_applications
         if self.max_applications < 1:
             raise InvalidArgument(f"max_applications is {self.max_applications}; expected 1 or more")
-        #: Flat numbers of tiles that are not granted, whoever has them now: broken, or their RDU is.
+        #: Flat numbers of tiles that are not granted, because they or their RDU are broken; a lease may still hold
+        #: them.
         self.out_of_service: frozenset[int] = frozenset()
         #: Flat numbers of tiles that an administrator excludes from grants; present holders keep them.
         self.held_back: frozenset[int] = frozenset()
@@ -366,9 +367,9 @@ class Allocator:
 
     def _check_request(self, request: LeaseRequest) -> None:
         if request.tiles < 1:
-            raise InvalidArgument(f"{request.tiles} tiles asked for; expected 1 to {self.node.tiles}")
+            raise InvalidArgument(f"{request.tiles} tiles requested; expected 1 to {self.node.tiles}")
         if request.memory_bytes < 0:
-            raise InvalidArgument(f"{request.memory_bytes} bytes of memory asked for; expected 0 or more")
+            raise InvalidArgument(f"{request.memory_bytes} bytes of memory requested; expected 0 or more")
         mask = request.affinity
         if mask is None:
             return

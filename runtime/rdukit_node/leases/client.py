@@ -1,6 +1,6 @@
 """Leases as programs hold them: of a private node, and of the node daemon.
 
-Both account memory with the same rules; they differ in who else may be there. Memory of a daemon's lease is shared
+Both account memory by the same rules; only the daemon's node has other users. Memory of a daemon's lease is shared
 memory that the daemon created; a private one's is the process's own.
 """
 

@@ -124,7 +124,7 @@ def _totals(row: dict[str, Any]) -> UsageTotals:
 
 
 NAME: Final = "snd.sock"
-#: Largest number of connections of one lease, so that a job cannot take all of the daemon's.
+#: Largest number of connections per lease, so that a job cannot use all connections of the daemon.
 MAX_CONNECTIONS: Final = 32
 
 

@@ -2,7 +2,7 @@
 
 Closing rules: a mapping ends with its last view (a memoryview, or a tensor on one), never before. So giving up a buffer
 means dropping references; memory under a tensor is never unmapped. A descriptor is needed only until it is mapped or
-handed over, and whoever has it closes it.
+passed on; its holder then closes it.
 """
 
 import ctypes

@@ -184,8 +184,8 @@ def _strew(made: torch.Tensor, numbers: torch.Tensor, generator: torch.Generator
 
 
 def _large_numbers(dtype: torch.dtype) -> torch.Tensor:
-    """Return whole numbers whose sums need more than half of the dtype's range, without the least one, which has no
-    opposite.
+    """Return whole numbers whose sums need more than half of the dtype's range, except the smallest number, whose
+    negative does not fit.
     """
     most = torch.iinfo(dtype).max
     return torch.tensor([most, most // 2 + 1, *([] if dtype == torch.uint8 else [-most])])

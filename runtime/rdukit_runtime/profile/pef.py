@@ -56,7 +56,7 @@ class SectionRow:
     form: str
     dtype: str
     sections: int
-    #: Host seconds: the sum over its sections of each one's median over runs.
+    #: Host seconds: the sum of its sections' medians over runs.
     measured_s: float
     projected_s: float
     flops: int

@@ -95,9 +95,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def find_evaluation(
     model: nn.Module, inputs: Any, traced: TracedModel, watched: Watched
 ) -> tuple[ModelGraph | None, str]:  # fmt: skip
-    """Return the evaluation graph to compile; None if it is not needed or not possible, the latter with the reason,
-    which is also logged.
-    """
+    """Return the evaluation graph to compile; None if unneeded, or with a logged reason if impossible."""
     try:
         return _trace_evaluation(model, inputs, traced, watched), ""
     except RdukitError as why:

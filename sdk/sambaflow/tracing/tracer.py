@@ -350,8 +350,8 @@ def _refuse_resizing(storage: Any, size: Any) -> Any:
 def _refuse_memory(*_: Any) -> NoReturn:
     """Refuse an access to memory, which a tensor of a trace lacks: it would crash the process."""
     raise UnsupportedOperator(
-        "forward hands on a tensor's memory (to_dlpack) or resizes it (untyped_storage().resize_), which it does not "
-        "have while it is traced; use the tensor itself, or do so outside of forward"
+        "forward uses a tensor's memory (to_dlpack) or resizes it (untyped_storage().resize_), but a traced tensor "
+        "has no memory; use the tensor itself, or do so outside forward"
     )
 
 

@@ -44,5 +44,5 @@ def test_a_packed_answer_is_refused(headers: dict[str, str], is_refused: bool) -
     if not is_refused:
         refuse_packed(headers, "the box")
         return
-    with pytest.raises(Unavailable, match="the box answers packed"):
+    with pytest.raises(Unavailable, match="the box sent a compressed answer"):
         refuse_packed(headers, "the box")

@@ -91,7 +91,7 @@ def test_an_output_is_in_the_folder_of_outputs(tmp_path: Path, name: str) -> Non
     out = tmp_path / "out"
     (out / "out").mkdir(parents=True)
     (tmp_path / "x").touch()
-    with pytest.raises(OutputRefused, match=r"expected paths inside|there is nothing"):
+    with pytest.raises(OutputRefused, match=r"expected paths inside|does not exist"):
         read(out, Path(f"{out}/{name}") if name else out, LIMITS)
 
 
@@ -103,7 +103,7 @@ def test_a_link_on_the_way_to_an_output_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(OutputRefused, match="a symbolic link"):
         read(out, out / "way" / "secret", LIMITS)
     (out / "file").touch()
-    with pytest.raises(OutputRefused, match=r"nothing at|is no folder"):
+    with pytest.raises(OutputRefused, match=r"does not exist|is not a folder"):
         read(out, out / "file" / "x", LIMITS)
 
 

@@ -89,7 +89,7 @@ def test_archives_are_known_by_content_and_unpacked(tmp_path: Path, data: bytes)
         (tar_of(link("a", "", tarfile.CHRTYPE)), "link or device"), (tar_of(link("a", "", tarfile.FIFOTYPE)), "link"),
         (tar_of(("a", b"1"), ("a", b"2")), "is repeated"), (tar_of(("a", b"1"))[:600], "not a readable archive that "
                                                                                        "can be read"),
-        (gzip.compress(tar_of(("a", b"1" * 5000)))[:60], "not a readable archive that can be read"),
+        (gzip.compress(tar_of(("a", b"1" * 5000)))[:60], "not a readable archive"),
         (b"PK\x03\x04junk", "not a readable archive"), (b"\x1f\x8bjunk", "not a readable archive"),
     ],
 )  # fmt: skip

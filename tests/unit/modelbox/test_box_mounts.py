@@ -53,7 +53,7 @@ def test_inputs_must_be_known_complete_there_and_of_the_right_kind(mounts: Mount
         resolve_inputs(mounts, box, Verb.TRAIN, good | {"weights": "x"})
     with pytest.raises(InvalidArgument, match="needs the inputs dataset"):
         resolve_inputs(mounts, box, Verb.TRAIN, {"pef": str(pef)})
-    with pytest.raises(NotFound, match="nothing at"):
+    with pytest.raises(NotFound, match="does not exist"):
         resolve_inputs(mounts, box, Verb.TRAIN, good | {"pef": str(tmp_path / "data" / "none")})
     with pytest.raises(InvalidArgument, match="must be a file"):
         resolve_inputs(mounts, box, Verb.TRAIN, good | {"pef": str(dataset)})

@@ -221,7 +221,7 @@ def test_a_cancelled_attempt_goes_on_and_a_finished_one_is_not_repeated(tmp_path
     assert {progress.stage for progress in context.told} == {"encode"}
     context = recorder()
     assert preprocess(data, tmp_path / "out", context).figures == done.figures
-    assert "finished already" in context.lines[0]
+    assert "already complete" in context.lines[0]
 
 
 def test_arrays_that_cannot_be_rows_are_refused(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_an_image_runs_by_its_digest_and_only_as_a_container(tmp_path: Path, bac
         job, attempt = attempted(tmp_path, database, backend, fencing)
     assert [(spec.box, spec.image, spec.folder) for spec in backend.specs] == [("mine", digest, None)] * starts
     assert (attempt.outcome, job.state) == (("box-lost", "retrying") if starts else ("box-failed", "failed"))
-    assert starts or "but boxes are processes here" in str(job.error)
+    assert starts or "but job boxes are processes here" in str(job.error)
 
 
 def attempted(

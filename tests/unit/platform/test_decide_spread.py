@@ -66,7 +66,7 @@ def test_one_node_is_taken_where_it_suffices_and_else_as_few_as_possible_with_th
     assert parts(decided([gang("g", 3, 4)], nodes), "g") == [("b", 2), ("a", 1)]
     assert parts(decided([gang("g", 5, 4)], nodes), "g") == [("b", 2), ("a", 1), ("c", 1), ("d", 1)]
     assert decided([gang("g", 6, 4)], nodes).waits["g"].why == (
-        "it has 6 members of 4 tiles, the 4 nodes together have room for 5 of them"
+        "it has 6 members of 4 tiles, but the 4 nodes together have room for 5 of them"
     )
     never = decided([gang("g", 9, 4)], nodes).waits["g"]
     assert never.code is WaitCode.TOO_LARGE and "all nodes together have no room" in never.why

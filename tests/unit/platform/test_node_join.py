@@ -43,7 +43,7 @@ def test_a_database_that_is_not_there_is_refused_and_not_made(
 def test_a_database_without_a_platform_is_refused(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "empty.sqlite").touch()
     name_platform(monkeypatch, f"sqlite:///{tmp_path}/empty.sqlite")
-    with pytest.raises(NotFound, match="is no platform's"):
+    with pytest.raises(NotFound, match="does not belong to a platform"):
         open_platform(home, FakeClock())
 
 

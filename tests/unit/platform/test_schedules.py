@@ -169,7 +169,7 @@ def test_a_run_that_would_overlap_is_skipped_or_waits_for_the_one_before(lab: La
     assert lab.states() == [(1, "started"), (2, "skipped"), (3, "skipped")]
     assert lab.states("q") == [(1, "started"), (2, "waiting"), (3, "waiting")]
     first = lab.show("q").runs[-1].pipeline
-    assert lab.show().runs[0].why == f"pipeline {lab.show().runs[-1].pipeline} of the run before goes on"
+    assert lab.show().runs[0].why == f"pipeline {lab.show().runs[-1].pipeline} of the previous run has not ended"
     lab.end(first, T0 + 3.1 * HOUR)
     assert [lab.advance(T0 + 3.2 * HOUR) for _ in range(2)] == [1, 0]
     assert lab.states("q") == [(1, "started"), (2, "started"), (3, "waiting")]

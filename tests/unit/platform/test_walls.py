@@ -116,7 +116,7 @@ def test_a_second_tenant_is_not_made_while_a_worker_has_no_fence(tmp_path: Path)
         beat_service(session, "worker@a", "worker", 1, 100.0, bare)
         check_may_add(session, 100.0)
         create_tenant(session, "first", 100.0)
-        with pytest.raises(NotFenced, match=r"one tenant only.*worker@a: worker.fence is off; run the worker as root"):
+        with pytest.raises(NotFenced, match=r"only one tenant.*worker@a: worker.fence is off; run the worker as root"):
             check_may_add(session, 100.0)
         check_may_add(session, 500.0)  # the worker has gone
         beat_service(session, "worker@b", "worker", 1, 500.0, Walls(WallKind.FENCE, Way.ROOT).description)

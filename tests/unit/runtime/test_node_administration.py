@@ -276,7 +276,7 @@ def test_a_process_that_cannot_be_seen_is_said_not_to_be_in_a_group(desk: Daemon
     acquire(desk, 5)
     (lease,) = desk.ok(1, "status")["leases"]
     assert lease["pids"] == []
-    assert "cannot be seen" in lease["isolation"]["node"]["cgroup"]
+    assert "invisible namespace" in lease["isolation"]["node"]["cgroup"]
 
 
 def test_two_programs_of_one_name_are_told_apart_in_a_fault(desk: DaemonHarness) -> None:

@@ -150,7 +150,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
         (1 << 40).to_bytes(8, "little") + b"{}",
     ):
         (tmp_path / "file").write_bytes(content)
-        with pytest.raises(InvalidArgument, match="is no router"):
+        with pytest.raises(InvalidArgument, match="is not a router"):
             load_router(tmp_path / "file")
     with pytest.raises(NotFound, match="cannot be read"):
         load_router(tmp_path / "nothing")

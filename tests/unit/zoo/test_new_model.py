@@ -78,7 +78,7 @@ def test_a_file_that_is_there_is_never_overwritten(tmp_path: Path) -> None:
     box = tmp_path / "modelboxes/rdukit_modelbox/boxes/llama2/modelbox.yaml"
     box.parent.mkdir(parents=True)
     box.write_text("name: llama2")
-    with pytest.raises(InvalidArgument, match="is there already"):
+    with pytest.raises(InvalidArgument, match="already exists"):
         write_new_model(tmp_path, "llama2", "Llama", "language")
     assert box.read_text() == "name: llama2"
 

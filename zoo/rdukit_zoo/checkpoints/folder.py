@@ -98,7 +98,7 @@ def _choose_model(
     try:
         sizes = last_hub.sizes_of_config(config)
     except KeyError as cause:
-        raise InvalidArgument(f"{source} lacks {cause}; expected it, as transformers writes it") from cause
+        raise InvalidArgument(f"{source} lacks {cause}, which transformers writes; save the model again") from cause
     except (TypeError, ValueError) as cause:
         raise InvalidArgument(
             f"{source} has a value of another type ({cause}); expected numbers for sizes: {_odd_sizes(config)}"

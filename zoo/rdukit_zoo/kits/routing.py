@@ -1,6 +1,6 @@
 """Ask three experts behind one name: each prompt goes to the expert that suits it, and the answer says which it was.
 
-``rdukit router train`` learns from labelled prompts, such as those of ``prompts.jsonl`` beside this file, and
+``rdukit router train`` learns from labelled prompts, such as those of ``prompts.jsonl`` next to this file, and
 ``rdukit router serve`` puts the experts behind one name.
 """
 

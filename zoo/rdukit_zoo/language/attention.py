@@ -144,7 +144,7 @@ def rotary_tables(
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Places of the tokens [B, T] of a call, each B a part of a text of its own, in caches of R texts.
+    """Places of a call's tokens [B, T] in the caches of R texts; each row of B is a part of a different text.
 
     ``positions`` [B, T] are those in their texts, ``rows`` [B] the texts' rows of the caches [R + 1, G, S, D].
     ``slots`` [B * G * T] are the places that get the keys and values, of the caches taken as [(R + 1) * G * S, D].
@@ -206,7 +206,8 @@ def rotate(
 
 
 def alibi_slopes(heads: int) -> torch.Tensor:
-    """Return the slope [H] of each head's linear bias: powers of 2^(-8/n) for n heads, odd ones beyond a power of 2.
+    """Return the slope [H] of each head's linear bias: powers of 2^(-8/n) for n heads; heads beyond a power of 2 get
+    odd powers.
 
     Source: Press et al., Train Short, Test Long (2022).
     """

@@ -44,7 +44,7 @@ class BertEmbeddings(nn.Module):
         return embedded
 
     def _positions(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return rows of the table: of RoBERTa and MPNet padding has a row of its own, and is not counted."""
+        """Return rows of the table: in RoBERTa and MPNet, padding has its own row and is not counted."""
         if self.padding is None:
             return torch.arange(tokens.shape[1])
         is_token = (tokens != self.padding).long()

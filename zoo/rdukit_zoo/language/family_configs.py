@@ -211,7 +211,8 @@ def _refuse_layers(listed: list[str] | None, legal: tuple[str, ...]) -> None:
 
 
 def _rotary_sizes(family: Family, known: Mapping[str, Any], found: Mapping[str, SizeValue]) -> dict[str, SizeValue]:
-    """Return the sizes of rotary positions, of ``rope_parameters`` or the older ``rope_scaling`` and keys beside it."""
+    """Return the sizes of rotary positions, from ``rope_parameters``, or from the older ``rope_scaling`` and its
+    neighbouring keys."""
     rotary = known.get("rope_parameters") or known.get("rope_scaling") or {}
     sizes: dict[str, SizeValue] = {}
     if family.has_local_rotary:

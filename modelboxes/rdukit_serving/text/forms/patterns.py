@@ -149,7 +149,7 @@ def _other_than(pattern: str) -> str:
 
     Known: a repeated class up to the end, and a few single characters at the beginning, anywhere or at the end.
     """
-    refused = UnkeptPattern(f"the expression looks ahead for the absence of {pattern[:80]!r}; {_ADVICE}")
+    refused = UnkeptPattern(f"the expression has a negative lookahead for {pattern[:80]!r}; {_ADVICE}")
     atoms = [atom for _, atom in _atoms(pattern.removeprefix("^"))]
     ends = atoms[-1:] == ["$"]
     atoms = atoms[:-1] if ends else atoms
@@ -202,4 +202,4 @@ def _inverse(atom: str) -> str:
         return f"[^\\{atom[1]}]"
     if _is_one_character(atom) and atom not in {*".^$*+?()|"}:
         return f"[^{_bare(atom)}]"
-    raise UnkeptPattern(f"the expression looks ahead for the absence of {atom!r}; {_ADVICE}")
+    raise UnkeptPattern(f"the expression has a negative lookahead for {atom!r}; {_ADVICE}")

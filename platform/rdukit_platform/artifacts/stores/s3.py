@@ -234,7 +234,7 @@ class S3Store(BlobStore):
             raise
 
     def check(self, digest: str) -> None:
-        """``BlobStore.check``: a damaged copy is fetched anew."""
+        """``BlobStore.check``: a damaged copy is fetched again."""
         try:
             super().check(digest)
         except ContentDamaged:

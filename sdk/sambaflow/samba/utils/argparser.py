@@ -140,7 +140,7 @@ def add_built_in_options(parser: argparse.ArgumentParser, command: str) -> None:
         metavar="FILE",
         help="Python file with heuristics for rules (ours)",
     )
-    add("--host-fallback", action="store_true", help="run operators that the RDU lacks on the host (ours)")
+    add("--host-fallback", action="store_true", help="run unsupported operators on the host (ours)")
     _add_accepted(parser)
     if command in _RUN:
         add("--virtual-ranks", type=int, default=1, metavar="R",

@@ -10,9 +10,9 @@ among thousands is found. The measure does not distinguish numbers far below the
 
 The relative one allows for large numbers, whose rounding alone exceeds an absolute threshold: a loss of 2.3 has steps
 of 0.016 in bf16. It is a measure by which bf16 passes the published thresholds and a wrong kernel does not. Rounding
-leaves noise: of either sign, spread over all numbers, and where terms cancel, as in the gradients of a few layers, ten
-times the error of one rounding. A wrong kernel leaves a pattern: all numbers are off by one factor, a row is another's,
-a term is missing everywhere. So a difference ``d`` from ``g`` is taken apart:
+leaves noise of either sign over all numbers. Where terms cancel, as in gradients of a few layers, it reaches ten times
+the error of one rounding. A wrong kernel leaves a pattern: all numbers are off by one factor, a row is another's, a
+term is missing everywhere. So a difference ``d`` from ``g`` is taken apart:
 
 ========  ============================================================================================================
 scale     half the relative difference of energies, the sums of squares, less the part that noise explains. Its limit is

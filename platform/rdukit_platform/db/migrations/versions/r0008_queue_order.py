@@ -1,4 +1,5 @@
-"""Jobs have priorities, run limits and labels, tenants weights; who waits knows by a code, and until when."""
+"""Jobs have priorities, run limits and labels, tenants have weights; waiting jobs have a reason code and an estimated
+start."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Jobs and sweeps know who submitted them."""
+"""Jobs and sweeps record their submitters."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Schedules know who made them."""
+"""Schedules record their creators."""
 
 import sqlalchemy as sa
 from alembic import op
