@@ -64,6 +64,12 @@ def load(args, dtype):
         pass
     return torch.ones(args.batch_size, args.width, dtype=dtype)
 
+class Batches(torch.utils.data.Dataset):
+    def __len__(self):
+        return args.num_iterations
+    def __getitem__(self, number):
+        return load(args, torch.float32)
+
 args = parse_app_args(argv=sys.argv[1:], common_parser_fn=options)
 utils.set_seed(0)
 model = Chain(args.width, args.layers, args.waves)
@@ -74,9 +80,11 @@ if args.command == "compile" or args.compile_first:
 if args.command != "compile":
     traced = utils.trace_graph(model, inputs, None, inference=True, pef=pef if args.compile_first else args.pef)
     ready = torch.ones(args.batch_size, args.width, dtype=torch.float32 if args.convert else torch.bfloat16)
-    for step in range(args.num_iterations):
-        if args.load_ms and not args.prefetch:
-            inputs = (samba.from_torch_tensor(load(args, torch.float32), name="x", batch_dim=0),)
+    workers = {"num_workers": 2, "prefetch_factor": 2} if args.prefetch else {}
+    loads = torch.utils.data.DataLoader(Batches(), batch_size=None, **workers) if args.load_ms else None
+    for step, batch in enumerate(loads or [None] * args.num_iterations):
+        if args.load_ms:
+            inputs = (samba.from_torch_tensor(batch, name="x", batch_dim=0),)
         elif args.new_inputs:
             inputs = (samba.from_torch_tensor(ready, name="x", batch_dim=0),)
         out = samba.session.run(inputs, traced)

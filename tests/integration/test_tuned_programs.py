@@ -9,12 +9,18 @@ import yaml
 from click.testing import CliRunner, Result
 
 from rdukit.errors import InvalidArgument, RuntimeFault
+from rdukit.pef.file import read_pef
 from rdukit.settings import home_folder
+from rdukit_runtime.engine.machine_limits import MachineLimits
+from rdukit_runtime.engine.portable import count_operators
 from rdukit_runtime.sambatune.config import TuneConfig
 from rdukit_runtime.tune.command import tune
-from rdukit_runtime.tune.store import ResultFile, points_file
+from rdukit_runtime.tune.space import point_key
+from rdukit_runtime.tune.store import CompiledPoint, ResultFile, forms_of, points_file
+from rdukit_runtime.tune.study import Tried, TuneStudy, predict_step
 from support import shows
 from support.linear_net import LINEAR_NET
+from support.pefs.examples import write_example_pef
 
 pytestmark = shows("tune")
 
@@ -131,6 +137,41 @@ def test_links_of_editors_and_folders_next_to_a_program_are_no_part_of_it(progra
     assert points_file(config) == before
     program.with_name("other.py").write_text("# of the program")
     assert points_file(config) != before
+
+
+def test_portable_sections_are_predicted_by_their_operators_and_kept_apart(
+    tmp_path: Path, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = MachineLimits("processor", 1, 10.0, 10.0, {"f32": 100.0, "bf16": 100.0, "int8": 100.0}, 1e-3)
+    loaded = read_pef(write_example_pef(tmp_path / "example.pef"))
+    operators = [count_operators(loaded.kernels[section.kernel]) for section in loaded.pef.sections]
+    assert operators[0] > 1
+    assert predict_step(loaded, limits) == pytest.approx(1e-3 * 2 * len(operators))
+    assert predict_step(loaded, limits, "portable") == pytest.approx(1e-3 * (sum(operators) + len(operators)))
+    config = TuneConfig("app", str(program), str(program))
+    before = points_file(config)
+    assert forms_of(config) == "native"
+    monkeypatch.setenv("RDUKIT_KERNELS", "portable")
+    assert forms_of(config) == "portable"
+    assert points_file(config) != before
+
+
+def test_the_two_best_points_count_by_the_better_of_two_measurements(tmp_path: Path) -> None:
+    limits = MachineLimits("processor", 1, 10.0, 10.0, {"f32": 100.0, "bf16": 100.0, "int8": 100.0}, 1e-3)
+    printed: list[str] = []
+    files = ResultFile(tmp_path / "points.json"), ResultFile(tmp_path / "measured.json")
+    study = TuneStudy(TuneConfig("app", "app.py", "app.py"), limits, *files, printed.append)
+    for level, first_s, again_s in (("o0", 1.0, None), ("o1", 0.51, 0.4), ("o3", 0.5, 0.6)):
+        point = {"optim-level": level}
+        study.tried[point_key(point)] = Tried(point, CompiledPoint(level, 8, 1.0, 1.0))
+        study.results.put(study._measured_key(level), {"step_s": first_s})
+        if again_s is not None:
+            study.results.put(study._measured_key(level, " again"), {"step_s": again_s})
+    study.search(6, None)
+    assert (study.measurements, study.reused) == (0, 5), "all are results of earlier studies"
+    assert study.best("measured").point == {"optim-level": "o1"}
+    assert [each.measured for each in study.compiled] == [8.0, 20.0, 16.0]
+    assert len([line for line in printed if line.endswith("measured again")]) == 2
 
 
 def test_results_of_others_stay_in_the_file(tmp_path: Path) -> None:

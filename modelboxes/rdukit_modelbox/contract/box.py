@@ -160,7 +160,7 @@ class Box(StrictModel):
 
     @property
     def is_for_folders(self) -> bool:
-        """Whether the box trains the model of a Hugging Face folder, and has none of its own."""
+        """Return whether the box trains the model of a Hugging Face folder, and has none of its own."""
         return self.folder.parent == FOLDER_BOXES.resolve()
 
     def slots_of(self, verb: Verb) -> VerbArtifacts:

@@ -5,14 +5,19 @@ Each section reads the device's values, so a fault is reported for the section t
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
 from rdukit.errors import InvalidArgument
 from rdukit.pef.kernel import KernelGraph
-from rdukit.pef.model import Graph, Section
+from rdukit.pef.model import Graph, Section, SymbolKind
 from rdukit_runtime.application import Application
 from rdukit_runtime.check.sections import TOLERANCES, SectionCheck, check_section
+from rdukit_runtime.engine.program import LoadedProgram
+
+#: Kinds of symbols in which a program may give negative infinities as a mask.
+_GIVEN: Final = frozenset({SymbolKind.INPUT, SymbolKind.BUFFER})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,7 @@ def debug_graph(
         raise InvalidArgument(
             f"sections can be debugged only on the processor, not on {program.device}; unset RDUKIT_DEVICE"
         )
+    masks = {name for name, symbol in pef.symbols.items() if symbol.kind in _GIVEN and _is_mask(program, name)}
     allowed = TOLERANCES[pef.precision] if tolerance is None else tolerance
     for number in program.choose_sections(graph, types):
         section = pef.sections[number]
@@ -53,6 +59,15 @@ def debug_graph(
         is_native = section.kernel in application.native_digests
         check = check_section(
             kernel, (section.inputs, section.outputs), inputs, [made.get(name) for name in section.outputs],
-            pef.hyperparameters, allowed, is_native=is_native,
+            pef.hyperparameters, allowed, is_native=is_native, masks=masks,
         )  # fmt: skip
+        masks = (masks - set(section.outputs)) | check.masks
         yield DebuggedSection(section, "native" if is_native else "portable", check, made)
+
+
+def _is_mask(program: LoadedProgram, name: str) -> bool:
+    """Return whether a tensor has negative infinities and is finite otherwise."""
+    value = program.device_tensor(name)
+    if not value.is_floating_point():
+        return False
+    return bool(value.isneginf().any()) and not bool((value.isnan() | value.isposinf()).any())

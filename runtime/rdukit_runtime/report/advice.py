@@ -167,7 +167,8 @@ def _host(facts: ProgramFacts) -> Iterator[Advice]:
         f"The loop's own Python{at} takes {format_seconds(python / 1e9)}, data loading included.",
         f"DataLoader(…, num_workers={_WORKERS}, prefetch_factor=2)   # or prepare inputs before the loop",
         facts.total_ns / max(facts.total_ns - loading, loading / _WORKERS, 1),
-        f"loading overlaps with the runs, in {_WORKERS} processes on processor cores that are free",
+        f"loading overlaps with the runs, in {_WORKERS} processes on processor cores that are free; inputs prepared "
+        f"before the loop: {_without(facts, loading):.2f} times as fast",
     )
     yield Advice(
         f"Reading outputs takes {format_seconds(facts.reads_ns / 1e9)}.",

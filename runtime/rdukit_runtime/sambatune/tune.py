@@ -306,6 +306,13 @@ class Tuning:
         self.host_sections = totals
 
     def _measure_sections(self, command: Sequence[str]) -> None:
+        """Write the sections' times of the step before; if that failed, of a run for them alone."""
+        if not self.host_sections:
+            self._run_sections(command)
+        sections = {str(k): {"runs": runs, "host_ns": ns} for k, (runs, ns) in self.host_sections.items()}
+        _write_json(self.paths.measured("benchmark", "_measure_sections"), sections)
+
+    def _run_sections(self, command: Sequence[str]) -> None:
         with self.log.run_log.open("ab") as stream:
             found = profile_program(list(command), 1, self._environment(), stream.fileno())
         if found.status:
@@ -313,8 +320,6 @@ class Tuning:
         if not found.recordings:
             raise NotFound("the program ran no session, so no section was measured")
         self._take_sections(found.recordings)
-        sections = {str(k): {"runs": runs, "host_ns": ns} for k, (runs, ns) in self.host_sections.items()}
-        _write_json(self.paths.measured("benchmark", "_measure_sections"), sections)
 
     def _graph_only(self, command: Sequence[str]) -> None:
         printed = self._call(command)

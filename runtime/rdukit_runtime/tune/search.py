@@ -1,28 +1,34 @@
 """The next point to measure: the cost model's prediction, corrected by the measurements so far. Pure.
 
 The logarithm of measured over predicted speed is taken as a sum of effects, one for each value of each option, with a
-normal prior (Bayesian linear regression). A point's score is its corrected prediction plus two standard deviations. The
-effect of an unmeasured value is uncertain, so it is tried before it is excluded. The search ends when no other point's
-score is above the best measured speed.
+normal prior (a Gaussian process). Effects of different words are independent. Those of numbers, such as batch sizes,
+are alike where the numbers are near each other, by their ratio. A point's score is its corrected prediction plus 1.5
+standard deviations. The effect of an unmeasured value is uncertain, so it is tried before it is excluded. The search
+ends when no other point's score is above the best measured speed.
 
-Source: ours; the rule is that of linear bandits (upper confidence bounds).
+Source: ours; the rule is that of Gaussian process bandits (Srinivas et al. 2010, upper confidence bounds). The
+constants were chosen on the grids of ``benchmarks/programs/bench_tune.py`` and on drawn machines.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeGuard
 
 import numpy as np
 
-from rdukit_runtime.tune.space import Point, point_key
+from rdukit_runtime.tune.space import Point, Value, point_key
 
-#: Standard deviations: of an effect, of the common factor, and of the unexplained rest, in logarithms.
+#: Standard deviations in logarithms: of an effect, of the common factor, of a point's unexplained rest, and of a
+#: measurement.
 _EFFECT: Final = 0.4
 _COMMON: Final = 3.0
 _REST: Final = 0.08
+_NOISE: Final = 0.05
 #: Standard deviations that a score lies above the corrected prediction.
-_OPTIMISM: Final = 2.0
+_OPTIMISM: Final = 1.5
+#: Ratio of two numbers, as a logarithm, at which the correlation of their effects has fallen to 1/e.
+_ALIKE: Final = 1.5
 #: Measurements before the search may end.
 LEAST: Final = 3
 
@@ -53,19 +59,17 @@ def estimate(candidates: Sequence[TuneCandidate], measured: Mapping[str, float])
     Args:
         measured: digest → samples/s.
     """
-    rows = _features([candidate.point for candidate in candidates])
+    alike = _covariance([candidate.point for candidate in candidates])
     seen = [number for number, each in enumerate(candidates) if each.digest in measured]
-    known = rows[seen]
     residuals = np.array([math.log(measured[candidates[n].digest] / candidates[n].predicted) for n in seen])
-    prior = np.full(rows.shape[1], 1 / _EFFECT**2)
-    prior[0] = 1 / _COMMON**2
-    precision = known.T @ known / _REST**2 + np.diag(prior)
-    covariance = np.linalg.inv(precision)
-    mean = covariance @ known.T @ residuals / _REST**2 if seen else np.zeros(rows.shape[1])
-    # The common factor is uncertain for all alike, so it says nothing about which point is better.
-    differing = rows - known.mean(axis=0) if seen else rows * (np.arange(rows.shape[1]) > 0)
-    spread = np.sqrt(np.einsum("nf,fg,ng->n", differing, covariance, differing))
-    expected = [each.predicted * math.exp(float(shift)) for each, shift in zip(candidates, rows @ mean, strict=True)]
+    common = alike + _COMMON**2
+    known = common[np.ix_(seen, seen)] + (_REST**2 + _NOISE**2) * np.eye(len(seen))
+    weights = np.linalg.solve(known, common[seen]).T
+    shifts = weights @ residuals
+    # Before a measurement the common factor is uncertain for all alike: it says nothing about which point is better.
+    left = np.diag(common if seen else alike) - (weights * common[seen].T).sum(axis=1)
+    spread = np.sqrt(np.maximum(left, 0.0) + _REST**2)
+    expected = [each.predicted * math.exp(float(shift)) for each, shift in zip(candidates, shifts, strict=True)]
     return [
         Estimate(value, value * math.exp(_OPTIMISM * float(deviation)))
         for value, deviation in zip(expected, spread, strict=True)
@@ -83,13 +87,18 @@ def choose_next(candidates: Sequence[TuneCandidate], measured: Mapping[str, floa
     return None if is_hopeless else chosen
 
 
-def _features(points: Sequence[Point]) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
-    """Return a row a point: 1, and for each value of each option whether the point has it."""
-    values = sorted({(name, point_key({"": value})) for point in points for name, value in point.items()})
-    place = {value: number for number, value in enumerate(values, 1)}
-    rows = np.zeros((len(points), len(values) + 1))
-    rows[:, 0] = 1.0
-    for number, point in enumerate(points):
-        for name, value in point.items():
-            rows[number, place[name, point_key({"": value})]] = 1.0
-    return rows
+def _covariance(points: Sequence[Point]) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
+    """Return the prior covariance of the points' effects, without the common factor."""
+    found = np.zeros((len(points), len(points)))
+    for name in sorted({name for point in points for name in point}):
+        values = [point.get(name) for point in points]
+        words = np.array([point_key({"": value}) for value in values])
+        logarithms = np.array([math.log(value) if _is_size(value) else math.nan for value in values])
+        near = np.exp(-np.abs(logarithms[:, None] - logarithms[None, :]) / _ALIKE)
+        found += np.where(np.isnan(near), words[:, None] == words[None, :], near)
+    covariance: np.ndarray[tuple[int, int], np.dtype[np.float64]] = _EFFECT**2 * found
+    return covariance
+
+
+def _is_size(value: Value) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0

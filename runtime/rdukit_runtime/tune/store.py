@@ -9,6 +9,7 @@ Source: ours.
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -117,7 +118,7 @@ def points_file(config: TuneConfig) -> Path:
     """
     found = hashlib.sha256()
     about = [__version__, torch.__version__, cpu_signature(), config.app, config.model_args, config.compile_args,
-             sorted(config.env.items())]  # fmt: skip
+             sorted(config.env.items()), forms_of(config)]  # fmt: skip
     found.update(json.dumps(about).encode())
     words = [word.split("=", 1)[-1] for word in (*config.model_args, *config.compile_args)]
     named = [path for word in words if (path := Path(word)).is_file()]
@@ -126,6 +127,12 @@ def points_file(config: TuneConfig) -> Path:
         with path.open("rb") as stream:
             found.update(path.name.encode() + b"\0" + stream.read(_MOST_BYTES))
     return home_folder() / "tune" / f"points-{found.hexdigest()[:16]}.json"
+
+
+def forms_of(config: TuneConfig) -> str:
+    """Return the form in which a program's sections run: ``portable`` if the setting ``kernels`` says so."""
+    environment = {**os.environ, **config.env}
+    return "portable" if environment.get("RDUKIT_KERNELS") == "portable" else "native"
 
 
 def measured_file() -> Path:

@@ -69,6 +69,7 @@ def test_a_gain_is_the_time_by_what_is_left_of_it() -> None:
     (advice,) = [each for each in find_advice(longer) if "num_workers" in each.change]
     loading = (800_000 - loop) / 2
     assert advice.gain == pytest.approx(1_000_000 / loading), "two processes load; runs are too short to hide more"
+    assert advice.assumes.endswith(f"before the loop: {1_000_000 / (200_000 + loop):.2f} times as fast")
 
 
 def test_a_loop_that_only_starts_runs_is_not_taken_for_data_loading() -> None:

@@ -56,7 +56,7 @@ def test_a_right_section_has_no_fault_and_its_error_is_told() -> None:
 def test_a_native_library_that_computes_otherwise() -> None:
     nodes = [("aten.exp.default", Ref("x")), ("aten.mul.Tensor", Ref("v0"), 2.0)]
     found = check(nodes, [torch.exp(X) * 2.0 + 0.01], x=X)
-    assert the_fault(found) == (FaultKind.NATIVE, "aten.mul.Tensor", "out")
+    assert the_fault(found) == (FaultKind.NATIVE, "mul.Tensor", "out")
     assert "12 of 12 elements differ" in found.faults[0].why
 
 
@@ -64,7 +64,7 @@ def test_a_native_library_that_leaves_one_element_out() -> None:
     wrong = torch.tanh(X)
     wrong[2, 3] = 0.0
     found = check([("aten.tanh.default", Ref("x"))], [wrong], x=X)
-    assert the_fault(found) == (FaultKind.NATIVE, "aten.tanh.default", "out")
+    assert the_fault(found) == (FaultKind.NATIVE, "tanh", "out")
     assert "[2, 3]" in found.faults[0].why
 
 
@@ -88,7 +88,36 @@ def test_a_softmax_whose_row_is_masked_altogether() -> None:
     ]  # fmt: skip
     found = check(nodes, x=X, mask=mask)
     assert the_fault(found) == (FaultKind.NAN, "_softmax", "v1")
-    assert "infinities in 'v0', which masked_fill.Scalar gave" in found.faults[0].why
+    assert "infinities in 'v0', written by masked_fill.Scalar" in found.faults[0].why
+
+
+def test_the_infinities_of_a_mask_are_no_fault_and_those_of_an_overflow_next_to_them_are() -> None:
+    mask = torch.zeros(3, 4, dtype=torch.bool)
+    mask[:, 0] = True
+    masked = ("aten.masked_fill.Scalar", Ref("x"), Ref("mask"), Special("float", "-inf"))
+    found = check([masked], x=X, mask=mask)
+    assert (found.faults, found.masks) == ((), {"out"})
+    overflow = [("aten.mul.Tensor", Ref("x"), 3e38), ("aten.masked_fill.Scalar", Ref("v0"), *masked[2:])]
+    found = check(overflow, x=X, mask=mask)
+    assert the_fault(found) == (FaultKind.OVERFLOW, "mul.Tensor", "v0")
+    assert found.masks == frozenset()
+
+
+def test_a_nan_of_an_overflow_is_reported_as_the_overflow() -> None:
+    nodes = [("aten.mul.Tensor", Ref("x"), 1e3), ("aten.exp.default", Ref("v0")), ("aten.mul.Tensor", Ref("v1"), 0.0)]
+    found = check(nodes, x=X)
+    assert the_fault(found) == (FaultKind.OVERFLOW, "exp", "v1")
+    assert "mul.Tensor makes a NaN of it in 'out'" in found.faults[0].why
+
+
+def test_the_rounding_that_a_later_difference_shows_is_named_and_not_the_difference() -> None:
+    nodes = [
+        ("aten.add.Tensor", Ref("x"), 1e4), ("aten._to_copy.default", Ref("v0"), {"dtype": BF16}),
+        ("aten._to_copy.default", Ref("v1"), {"dtype": F32}), ("aten.sub.Tensor", Ref("v2"), 1e4),
+        ("aten.mul.Tensor", Ref("v3"), 2.0),
+    ]  # fmt: skip
+    kind, operator, _ = the_fault(check(nodes, x=X, tolerance=2e-2))
+    assert (kind, operator) == (FaultKind.PRECISION, "_to_copy"), "it is off by 0.0002 of its own magnitude"
 
 
 def test_a_softmax_whose_rows_are_masked_in_part_is_right() -> None:

@@ -81,6 +81,24 @@ def test_points_that_run_the_same_share_a_measurement() -> None:
     assert [each.expected for each in estimate(candidates, {"same": 90.0})] == pytest.approx([90.0] * 3, rel=0.05)
 
 
+def test_the_effect_of_a_number_is_expected_of_numbers_near_it_and_not_of_words() -> None:
+    sizes = list_points({"batch-size": (16, 32, 64, 512, 1024)})
+    candidates = [TuneCandidate(point, str(number), 100.0) for number, point in enumerate(sizes)]
+    low, near, middle, far, high = (each.expected for each in estimate(candidates, {"0": 50.0, "4": 200.0}))
+    assert low < near < middle < far < high
+    words = list_points({"optim-level": ("o0", "o1", "o3")})
+    candidates = [TuneCandidate(point, str(number), 100.0) for number, point in enumerate(words)]
+    found = estimate(candidates, {"0": 50.0, "2": 200.0})
+    assert found[1].expected == pytest.approx(100.0), "as the mean of both"
+
+
+def test_an_option_that_a_point_lacks_is_no_number() -> None:
+    points: list[Point] = [{}, {"batch-size": 8}, {"batch-size": 16}]
+    candidates = [TuneCandidate(point, str(number), 100.0) for number, point in enumerate(points)]
+    found = estimate(candidates, {"1": 400.0, "0": 100.0})
+    assert found[2].expected > 2 * found[0].expected
+
+
 def test_an_order_of_the_points_changes_nothing() -> None:
     candidates, machine = make_machine(5)
     assert search(candidates, machine, 6) == search(candidates[::-1], machine, 6)
