@@ -185,5 +185,5 @@ def test_a_trainings_token_depends_on_both_secrets() -> None:
 
 def test_a_short_token_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RDUKIT_DISTRIBUTED_TOKEN", "short")
-    with pytest.raises(InvalidArgument, match="has 5 characters; expected 16 or more"):
+    with pytest.raises(InvalidArgument, match="has 5 characters; expected at least 16"):
         resolve(DISTRIBUTED_TOKEN)

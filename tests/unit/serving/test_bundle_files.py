@@ -183,7 +183,7 @@ def test_of_artifacts_only_artifacts_are_named(tmp_path: Path) -> None:
             files.find("artifact:///etc/passwd", place)
     with pytest.raises(InvalidArgument, match=r"bundle.yaml:8:.*'art-1' is not an artifact; expected artifact://ID"):
         files.find("art-1", place)
-    with pytest.raises(NotFound, match=r"there is no 'artifact://art-2'; expected one of yours"):
+    with pytest.raises(NotFound, match=r"'artifact://art-2' does not exist; expected an artifact"):
         files.find("artifact://art-2", place)
     named = {".".join(map(str, path)): text for path, text in files.bundle.files()}
     assert named["experts.1.checkpoint"] == "coder/model.safetensors" and len(named) == 3

@@ -66,7 +66,7 @@ def test_an_error_names_the_field_as_the_caller_wrote_it(fields: dict[str, Any],
 @pytest.mark.parametrize(
     ("fields", "place", "words"),
     [
-        ({"best_of": 3, "n": 2}, "best_of", "3 is not valid; expected 2, as n"),
+        ({"best_of": 3, "n": 2}, "best_of", "3 is not valid; expected 2, the value of n"),
         ({"max_tokens": 0}, "max_tokens", "valid only with echo"),
         ({"prompt": ["a"] * 100, "n": 101}, "prompt", "10100 texts are requested; expected at most 10000"),
     ],
