@@ -243,7 +243,7 @@ def test_arrays_that_cannot_be_rows_are_refused(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"nothing of the kind")
         with pytest.raises(InvalidArgument, match="not readable as"):
             preprocess(tmp_path / name, tmp_path)
-    with pytest.raises(IllegalValue, match="in label_column and in columns"):
+    with pytest.raises(IllegalValue, match="in both label_column and columns"):
         preprocess(path, tmp_path, columns="label")
 
 

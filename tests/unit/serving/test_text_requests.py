@@ -137,7 +137,7 @@ def test_a_chat_with_calls_and_their_answers_comes_to_a_template_as_templates_re
         ({"role": "user", "content": None}, {}, "messages.0", "content is missing"),
         ({"role": "user", "content": "x", "tool_calls": [CALL]}, {}, "messages.0", "only with the role assistant"),
         ({"role": "tool", "content": "x"}, {}, "messages.0", "needs tool_call_id"),
-        ({"role": "user", "content": [{"type": "image_url"}]}, {}, "messages.0.content.0", "image_url is not served"),
+        ({"role": "user", "content": [{"type": "image_url"}]}, {}, "messages.0.content.0", "image_url"),
         ({"role": "user", "content": "x"}, {"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs",
          "messages is reserved for the chat"),
         ({"role": "user", "content": "x"}, {"reasoning_effort": "huge"}, "reasoning_effort", "'low'"),
