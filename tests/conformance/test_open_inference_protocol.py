@@ -210,7 +210,10 @@ def test_the_boxs_own_openapi_is_one_and_names_every_control_route(box: ProcessB
             answer = httpx.request(
                 method, url, json={"inputs": []} if path.endswith("infer") else None, trust_env=False
             )
-            assert answer.status_code in {200, 400} and "this route does not exist" not in answer.text, (path, answer.text)
+            assert answer.status_code in {200, 400} and "this route does not exist" not in answer.text, (
+                path,
+                answer.text,
+            )
     schema = schemathesis.openapi.from_dict(found)
     schema = schema.include(path_regex="^/v1/(describe|operations|completions|embeddings|models)", method="GET")
     assert run_schemathesis(schema, box.rest_url, 3) >= 3

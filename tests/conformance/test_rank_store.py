@@ -105,7 +105,9 @@ def test_without_the_token_a_rank_is_refused_by_name_and_at_once(served: RankSto
 def test_torchs_own_store_without_a_token_is_refused_by_a_rank_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_store, "GREETING_S", 0.5)
     plain = TCPStore("127.0.0.1", 0, None, True, timeout=SHORT, wait_for_workers=False)
-    with pytest.raises((Unauthenticated, dist.DistNetworkError), match=r"has another token than this rank|does not answer"):
+    with pytest.raises(
+        (Unauthenticated, dist.DistNetworkError), match=r"has another token than this rank|does not answer"
+    ):
         connect_rank_store(("127.0.0.1", plain.port), TOKEN, SHORT)
 
 

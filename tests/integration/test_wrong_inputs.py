@@ -31,7 +31,9 @@ pytestmark = shows("finetune", "tables", "image-folders")
 transformers = pytest.importorskip("transformers", reason="the extra `models` is not installed")
 
 #: Words that tell what the reader should do next.
-ADVICE: Final = re.compile(r"expected|legal|there: |there are no|write it again|preprocess|name (it|one|a|an|the)\b|its columns are|remove it|again\b")
+ADVICE: Final = re.compile(
+    r"expected|legal|there: |there are no|write it again|preprocess|name (it|one|a|an|the)\b|its columns are|remove it|again\b"
+)
 #: Words of torch, numpy, pyarrow, json and Python that tell a reader nothing.
 FOREIGN: Final = (
     "allow_pickle", "is not a file in the archive", "state_dict", "Traceback", "weights_only", "codec can't", "Errno",
