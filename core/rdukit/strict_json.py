@@ -135,4 +135,4 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if key in seen:
             break
         seen.add(key)
-    raise InvalidArgument(f"the request repeats the key {key[:80]!r} in one object; give it once", field=key[:80])
+    raise InvalidArgument(f"the request has the key {key[:80]!r} twice in one object; expected once", field=key[:80])

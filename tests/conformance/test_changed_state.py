@@ -100,7 +100,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "another shape of a buffer": (lambda m: m.scale, lambda m: setattr(m, "scale", torch.full((1,), 3.0))),
     "a buffer that was None": (lambda m: 1.0 if m.none is None else m.none, set_none),
     "a number in a tensor": (lambda m: float(m.tensor[0]), lambda m: m.tensor.fill_(3)),
-    "a number in a buffer": (lambda m: float(m.count), lambda m: m.count.fill_(3)),
+    "fill a buffer": (lambda m: float(m.count), lambda m: m.count.fill_(3)),
 }
 
 

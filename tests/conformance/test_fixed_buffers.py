@@ -122,7 +122,7 @@ def test_another_checkpoint_after_the_compile_is_refused(tmp_path: Path) -> None
     other.mask[1] = True
     net.load_state_dict(other.state_dict())
     samba.session.to_rdu(net)
-    with pytest.raises(RdukitError, match="[Cc]ompile again"):
+    with pytest.raises(RdukitError, match=r"[Cc]ompile again"):
         loaded.run()
 
 

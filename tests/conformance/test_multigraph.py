@@ -339,7 +339,7 @@ def test_a_buffer_that_forward_changes_is_changed_by_its_graph() -> None:
 
 def test_a_graph_name_may_be_used_once() -> None:
     x0, _ = two_graphs(*linears())
-    with pytest.raises(InvalidArgument, match="'linear0' was added already"):
+    with pytest.raises(InvalidArgument, match="'linear0' was already added"):
         add(FwdGraph(x0, samba.session.output_dict["linear__linear__outputs__0"], "linear0"))
 
 

@@ -119,7 +119,7 @@ def test_zero_grad_of_one_of_two_optimizers_forgets_no_gradient_of_the_other(tmp
         step(loaded, 0, section_types=["opt"])
     if steps == 1:
         step(loaded, 1, section_types=["fwd", "bckwd"])
-    message, refused = ("2 backwards ran", ["opt"]) if steps == 1 else ("all gradients or none", ["fwd", "bckwd"])
+    message, refused = ("2 backward passes ran", ["opt"]) if steps == 1 else ("all gradients or none", ["fwd", "bckwd"])
     with pytest.raises(InvalidArgument, match=message):
         step(loaded, 1, section_types=refused)
     second.zero_grad()

@@ -167,7 +167,7 @@ def test_a_group_that_is_added_before_compile_is_trained_and_later_refused(tmp_p
     ("make", "message"),
     [
         (lambda p: samba.optim.SGD(p, lr=0.1, momentun=0.9), "Did you mean 'momentum'"),
-        (lambda p: samba.optim.AdamW(p, learning_rate=0.1), "no keyword 'learning_rate'"),
+        (lambda p: samba.optim.AdamW(p, learning_rate=0.1), "does not accept keyword 'learning_rate'"),
         (lambda p: samba.optim.SGD([{"params": list(p), "dampening": 0.5}], lr=0.1), "dampening"),
         (lambda p: samba.optim.Adam(p, differentiable=True), "differentiable"),
         (lambda p: samba.optim.SparseAdamW(p, amsgrad=True), "amsgrad"),

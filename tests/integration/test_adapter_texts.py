@@ -176,7 +176,7 @@ def test_tables_of_positions_are_cut_to_those_of_the_pef_and_too_short_ones_refu
     assert len(tables) == 2
     found = dict(text_parameters(pef, {**state, **{name: longer[name] for name in tables}}))
     assert all(any(torch.equal(value, state[name]) for value in found.values()) for name in tables)
-    with pytest.raises(InvalidArgument, match="is of 100 positions, llama was compiled with context_length=128"):
+    with pytest.raises(InvalidArgument, match="has 100 positions, but llama was compiled with context_length=128"):
         dict(text_parameters(pef, {**state, tables[0]: state[tables[0]][:100]}))
 
 

@@ -95,14 +95,14 @@ def find_next(database: Database) -> str:
 def test_deleted_entries_are_found_in_the_middle_and_at_both_ends(database: Database) -> None:
     fill(database)
     change(database, "DELETE FROM audit WHERE chain = 'ten-a/done' AND number = 6")
-    assert "ends with entry 5, not 6" in verify(database, None).problem
+    assert "ends with entry 5 instead of 6" in verify(database, None).problem
     change(database, "DELETE FROM audit WHERE chain = 'ten-a/done' AND number = 3")
     found = verify(database, None)
     assert (found.entry, "entry 3 of ten-a/done is missing" in found.problem) == (find_id(database, 4), True)
     change(database, "DELETE FROM audit WHERE chain = 'ten-a/done' AND number = 1")
     assert "entry 1 of ten-a/done is missing" in verify(database, None).problem
     change(database, "DELETE FROM audit WHERE chain = 'ten-a/done'")
-    assert "ends with entry 0, not 6" in verify(database, None).problem
+    assert "ends with entry 0 instead of 6" in verify(database, None).problem
 
 
 def test_an_act_that_is_rolled_back_leaves_no_gap(database: Database) -> None:

@@ -395,7 +395,7 @@ def test_a_request_with_a_timeout_is_answered_when_it_has_passed(served: Served,
     hung = served.pid()
     os.kill(hung, signal.SIGSTOP)
     try:
-        with pytest.raises(InferenceServerException, match="no answer after 50000 microseconds") as caught:
+        with pytest.raises(InferenceServerException, match="no answer within 50000 microseconds") as caught:
             client.infer("mlp", [tensor], headers=dict(HEADERS), timeout=50_000)
         assert caught.value.status() == ("504" if wire == "http" else "StatusCode.DEADLINE_EXCEEDED")
         if wire == "grpc":

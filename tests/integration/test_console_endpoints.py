@@ -108,7 +108,7 @@ def test_each_wrong_field_says_what_would_be_legal(client: httpx.Client) -> None
         assert legal in error_at(answer.text, field)
     alone = client.post("/console/endpoints", data={"name": "a", "pef": "art-000000000000", "box": "logreg"})
     assert "there is no artifact" in error_at(alone.text, "pef")
-    assert "either an expert" in error_at(client.post("/console/endpoints", data={"name": "a"}).text, "expert")
+    assert "name exactly one" in error_at(client.post("/console/endpoints", data={"name": "a"}).text, "expert")
 
 
 def test_a_revision_is_served_split_promoted_and_taken_back(

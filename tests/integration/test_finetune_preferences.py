@@ -137,7 +137,7 @@ def test_pairs_of_chats_are_written_by_the_models_template(folder: Path) -> None
         ({"prompt": "a", "chosen": "b", "rejected": 3}, "in.jsonl:2: expected"),
         ({"prompt": "", "chosen": "b", "rejected": "c"}, "in.jsonl:2: expected"),
         ({"chosen": [{"role": "user", "content": "a"}], "rejected": [{"role": "user", "content": "b"}]},
-         "in.jsonl:2: no message of the assistant"),
+         "in.jsonl:2: there is no message of the assistant"),
         ({"chosen": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],
           "rejected": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "c"}]},
          "in.jsonl:2: the messages before the last differ"),

@@ -203,7 +203,7 @@ def test_a_box_that_gets_no_allocation_in_its_time_is_given_up(
         spec = BoxSpec(
             "logreg", tmp_path / "state", tiles=TILES, has_sockets=True, on_wait=lambda _, why, __: told.append(why)
         )
-        with pytest.raises(NoResources, match=r"Slurm job \d+ waits for node n1: .*given up after 0.5 s"):
+        with pytest.raises(NoResources, match=r"Slurm job \d+ waits for node n1: .*gave up after 0.5 s"):
             backend.start(spec)
         (why,) = {word for word in told if word}
         assert slurm.state_of(why.split()[2]) == "CANCELLED"
@@ -222,7 +222,7 @@ def test_what_slurm_has_not_is_told_before_a_job_asks_for_it(
     )  # fmt: skip
     for setting, value, words in (
         ("RDUKIT_SLURM_PARTITION", "rdux", "slurm.partition is 'rdux'; expected one of rdu, short, other"),
-        ("RDUKIT_SLURM_GRES", "rdu", f"slurm.gres is 'rdu', and node {NODE} has: rdu_tile:{TILES}"),
+        ("RDUKIT_SLURM_GRES", "rdu", f"slurm.gres is 'rdu', but node {NODE} has: rdu_tile:{TILES}"),
         ("RDUKIT_SLURM_NODE", "n7", f"slurm.node is 'n7'; set slurm.node to this machine's node, one of {NODE} (on "),
         ("RDUKIT_SLURM_OPTIONS", "--gres=rdu_tile:1", "slurm.options has --gres, which the platform sets itself"),
     ):

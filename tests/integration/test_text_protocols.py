@@ -165,7 +165,7 @@ def test_a_response_has_the_form_that_is_asked_for(client: openai.OpenAI) -> Non
         ({"input": [{"type": "computer_call"}]}, "input.0", "expected message, reasoning, function_call, "),
         ({"tools": [{"type": "web_search"}]}, "tools.0.type", "function"),
         ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"not": {"type": "null"}}}}}, "text.format",
-         "not cannot be kept"),
+         "not cannot be enforced"),
         ({"model": "other"}, "model", "other"),
     ],
 )  # fmt: skip

@@ -208,7 +208,7 @@ LINES: Final[list[tuple[str, object, str]]] = [
     ("a turn without content", {"messages": [USER, {"role": "assistant"}]}, r"in\.jsonl:2: message 1 lacks"),
     ("a content that is a number", {"messages": [USER, {"role": "assistant", "content": 3}]},
      r"in\.jsonl:2: message 1"),
-    ("no turn of the assistant", {"messages": [USER]}, r"in\.jsonl:2: no message of the assistant"),
+    ("no turn of the assistant", {"messages": [USER]}, r"in\.jsonl:2: there is no message of the assistant"),
     ("another kind of line", {"prompt": "a", "completion": "b"}, r"in\.jsonl:2"),
     ("an empty turn of the assistant", {"messages": [USER, {"role": "assistant", "content": ""}]},
      r"in\.jsonl:2: message 1"),

@@ -51,7 +51,8 @@ def check_url(url: str, field: str) -> str:
         or not url.isprintable()
         or " " in url
     ):
-        message = f"{field}: {url[:200]!r} is not valid; expected http:// or https://HOST…, up to {MAX_URL} characters"
+        expected = f"http://HOST… or https://HOST…, at most {MAX_URL} characters"
+        message = f"{field}: {url[:200]!r} is not valid; expected {expected}"
         raise InvalidArgument(message, field=field)
     if names is not None:
         raise InvalidArgument(f"{field} has a user name in it; expected http://HOST… or https://HOST…", field=field)

@@ -53,7 +53,7 @@ def preprocess_text(
     folder, work_folder = output / "dataset", output / ".preprocess"
     figures = _find_finished(folder, identity_of(identity))
     if figures is not None and not work_folder.exists():
-        context.log(f"{folder} is finished already, from the same files and parameters")
+        context.log(f"{folder} is already complete, from the same files and parameters")
         return VerbResult(figures, {"dataset": folder})
     run = TextRun.begin(context, request, sources, WorkFolder(work_folder, identity))
     spilled = run.work.find("records") or spill_records(run)

@@ -70,4 +70,4 @@ def check_promotable(job_id: str, verb: str, state: JobState, artifacts: Mapping
         wait = "" if state in FINAL else f"; wait for it with: rdukit job watch {job_id}"
         raise Conflict(f"job {job_id} is {state}; {_LEGAL}{wait}")
     made = ", ".join(sorted(artifacts)) or "nothing"
-    raise InvalidArgument(f"job {job_id} made {made} but no {CHECKPOINT}; {_LEGAL}")
+    raise InvalidArgument(f"job {job_id} made {made} and no {CHECKPOINT}; {_LEGAL}")

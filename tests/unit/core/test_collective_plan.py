@@ -311,7 +311,7 @@ def test_a_goal_trace_pairs_each_send_with_a_receive() -> None:
             assert {word for word in line.split() if word != "requires"} <= defined
         elif ":" in line:
             defined.add(line.partition(":")[0])
-    with pytest.raises(InvalidArgument, match="expected 1000 or fewer"):
+    with pytest.raises(InvalidArgument, match="expected at most 1000"):
         goal_trace(CollectiveAlgorithm.RING, Op.ALLREDUCE, make_machine("8xSN30-8"), 64, 4000, most=1000)
 
 

@@ -54,7 +54,7 @@ def test_sections_are_found_by_id_name_and_operator() -> None:
     assert len(bounds_table(pef, pef.sections).rows) == len(pef.sections)
     with pytest.raises(NotFound, match="no section 'x'"):
         find_sections(pef, "x", None)
-    with pytest.raises(NotFound, match="holds an operator 'x9'"):
+    with pytest.raises(NotFound, match="has an operator 'x9'"):
         find_sections(pef, None, "x9")
 
 

@@ -87,8 +87,7 @@ def test_archives_are_known_by_content_and_unpacked(tmp_path: Path, data: bytes)
         (zip_of((zip_link(), b"/etc/passwd")), "link or device"), (tar_of(("../evil", b"x")), "leads out"),
         (tar_of(link("a", "/etc")), "link or device"), (tar_of(link("a", "b", tarfile.LNKTYPE)), "link or device"),
         (tar_of(link("a", "", tarfile.CHRTYPE)), "link or device"), (tar_of(link("a", "", tarfile.FIFOTYPE)), "link"),
-        (tar_of(("a", b"1"), ("a", b"2")), "is repeated"), (tar_of(("a", b"1"))[:600], "not a readable archive that "
-                                                                                       "can be read"),
+        (tar_of(("a", b"1"), ("a", b"2")), "is repeated"), (tar_of(("a", b"1"))[:600], "not a readable archive"),
         (gzip.compress(tar_of(("a", b"1" * 5000)))[:60], "not a readable archive"),
         (b"PK\x03\x04junk", "not a readable archive"), (b"\x1f\x8bjunk", "not a readable archive"),
     ],

@@ -84,7 +84,7 @@ def test_a_new_box_with_a_module_has_a_model_that_runs(tmp_path: Path) -> None:
 
 def test_new_never_writes_over_what_is_there_nor_leaves_a_box_that_is_wrong(tmp_path: Path) -> None:
     run("new", "mine", "--folder", tmp_path)
-    with pytest.raises(Conflict, match=r"modelbox\.yaml is there already"):
+    with pytest.raises(Conflict, match=r"modelbox\.yaml already exists"):
         run("new", "mine", "--folder", tmp_path)
     with pytest.raises(InvalidArgument, match="'Mine!' is not valid as a box name"):
         run("new", "Mine!", "--folder", tmp_path / "other")
@@ -102,7 +102,7 @@ def test_validate_tells_what_is_wrong_with_the_model(tmp_path: Path) -> None:
             "sizes: {num_classes: -1}\nmodel: logreg",
             "yaml:1:9: sizes.num_classes: -1 is not valid; expected at least 0",
         ),
-        ('model: logreg\ncompilerVersion: "9.9"', "yaml:2:1: compilerVersion: box mine is for compiler 9.9, installed"),
+        ('model: logreg\ncompilerVersion: "9.9"', "yaml:2:1: compilerVersion: box mine is for compiler 9.9, but"),
     ):
         lines = [line for line in text.splitlines() if not line.startswith(("model:", "sizes:", change.split()[-2]))]
         path.write_text("\n".join([change, *lines]))

@@ -40,7 +40,7 @@ def test_a_layout_is_built_and_copied(base: Path, tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["--engine", "none"], "--output FOLDER"),
-        (["--engine", "docker", "--output", "x"], "legal with --engine docker: --tag"),
+        (["--engine", "docker", "--output", "x"], "with --engine docker use --tag"),
         (["--output", "x", "--base", "debian:12"], "expected 'installed'"),
     ],
 )

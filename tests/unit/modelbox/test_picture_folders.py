@@ -83,7 +83,7 @@ def test_folders_named_train_and_test_are_the_splits(tmp_path: Path) -> None:
         ("emu/1.png", None, {}, r"3 folders of pictures \(cat, dog, emu\), the model has 2 classes.*num_classes=3"),
         ("dog/8.png", None, {"num_classes": 5}, "2 folders of pictures .*, the model has 5 classes"),
         ("dog/8.png", None, {"channels": 2}, "the model expects 2 channels, but pictures have 1 .grey. or 3"),
-        ("dog/8.png", None, {"channels": 1, "image_normalize": "imagenet"}, "image_normalize=imagenet is for rgb"),
+        ("dog/8.png", None, {"channels": 1, "image_normalize": "imagenet"}, "image_normalize=imagenet is only for rgb"),
     ],
 )
 def test_a_folder_that_cannot_be_used_is_refused_with_the_file(
@@ -162,13 +162,13 @@ def test_a_file_of_another_model_or_version_is_refused(tmp_path: Path) -> None:
     write_picture_file(tmp_path, MADE)
     assert find_picture_preprocessing(tmp_path) == MADE
     (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
-    for values, classes, words in ((71, 2, "values 72 in it, 71 in"), (72, 3, "classes 2 in it, 3 in")):
+    for values, classes, words in ((71, 2, "values is 72, but 71 in"), (72, 3, "classes 2 in it, 3 in")):
         with pytest.raises(PefMismatch, match=words):
             MADE.check_model(values, classes, tmp_path / "model.safetensors", "it")
     path = tmp_path / "picture_preprocessing.json"
     value = json.loads(path.read_text())
     for changed, words in (
-        ({**value, "version": 3}, "of version 3; expected 1 or 2"),
+        ({**value, "version": 3}, "has version 3; expected 1 or 2"),
         ({**value, "version": 2, "resample": "magic"}, "damaged"),
         ({"version": 1}, "damaged"),
         ([], "damaged"),

@@ -120,7 +120,7 @@ def test_a_table_of_hugging_face_names_its_classes_and_texts_name_themselves(tmp
             r"names",
         ),
         (write_parquet, {"num_classes": 5}, None),
-        (lambda f: write_parquet(f, names=["a", "b"]), {"num_classes": 5}, "has 2 classes .a, b., the model has 5"),
+        (lambda f: write_parquet(f, names=["a", "b"]), {"num_classes": 5}, "has 2 classes .a, b., but the model has 5"),
         (lambda f: write_hdf5(f, images=np.zeros((8, 8, 8, 3), np.float32)), {}, "its type is float32; expected uint8"),
         (lambda f: write_hdf5(f, images=np.zeros((8, 3, 8, 3), np.uint8)), {}, r"the shape \[8, 3, 8, 3\]; expected"),
         (lambda f: write_hdf5(f, labels=np.arange(7)), {}, "has 8 pictures and 7 labels"),

@@ -119,7 +119,7 @@ def test_images_fit_a_box_of_digits_and_names_choose_the_split(tmp_path: Path) -
     found = load_dataset(tmp_path / "dataset")
     assert found.train.features_NF.max() == np.float32(3 / 255)
     assert sorted(set(found.test.labels_N.tolist())) == [3, 7]
-    with pytest.raises(InvalidArgument, match="the rows have 4 features, box ffn takes 784"):
+    with pytest.raises(InvalidArgument, match="the rows have 4 features, but box ffn expects 784"):
         preprocess(folder, tmp_path / "out", recorder("ffn"), image_size=2)
 
 
@@ -243,7 +243,7 @@ def test_arrays_that_cannot_be_rows_are_refused(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"nothing of the kind")
         with pytest.raises(InvalidArgument, match="not readable as"):
             preprocess(tmp_path / name, tmp_path)
-    with pytest.raises(IllegalValue, match="in label_column and in columns"):
+    with pytest.raises(IllegalValue, match="in both label_column and columns"):
         preprocess(path, tmp_path, columns="label")
 
 

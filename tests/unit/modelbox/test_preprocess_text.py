@@ -158,7 +158,7 @@ def test_a_bad_row_is_refused_with_its_place_or_skipped(name: str, content: byte
     context = recorder()
     done = preprocess(tmp_path / name, tmp_path / "out", context, bad_rows="skip")
     assert (done.figures["articles"], done.figures["bad_rows"]) == (1, 1)
-    assert "left out 1 bad rows" in context.lines[0]
+    assert "omitted 1 bad rows" in context.lines[0]
 
 
 def test_inputs_that_cannot_be_used_are_refused_with_what_can(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_inputs_that_cannot_be_used_are_refused_with_what_can(tmp_path: Path) ->
     with pytest.raises(NotFound, match="no file in"):
         preprocess(tmp_path / "in", tmp_path)
     (tmp_path / "in/a.bin").write_bytes(b"x")
-    with pytest.raises(InvalidArgument, match=r"legal endings: \.txt"):
+    with pytest.raises(InvalidArgument, match=r"belongs to no format of this box; expected \.txt"):
         preprocess(tmp_path / "in", tmp_path)
     (tmp_path / "in/a.txt").write_text("x\n")
     (tmp_path / "in/a.jsonl").write_text("{}\n")

@@ -180,7 +180,7 @@ def test_columns_that_carry_nothing_or_the_answer_are_told_before_the_training(t
         lines.append(f"{n},A{n},north,S{n % 150},{answer},{draw.uniform(0, 9):.1f},{label}")
     told = preprocess(tmp_path, lines).figures["findings"]
     assert isinstance(told, list)
-    assert [line.split(" is ")[0].split(" has ")[0].split(" says ")[0] for line in told] == [
+    assert [line.split(" is ")[0].split(" has ")[0].split(" differs ")[0].split(" reveals ")[0] for line in told] == [
         "column 'branch'", "column 'street'", "column 'number'", "column 'account'", "column 'answer'"
     ]  # fmt: skip
     words = " ".join(told)
@@ -199,9 +199,9 @@ def test_a_label_of_many_values_is_told_to_be_none_of_classes(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"exclude": "label"}, "'label' is in label_column and in exclude"),
-        ({"exclude": "fee", "columns": "fee"}, "'fee' is in exclude and in columns"),
-        ({"dates": "since", "categorical": "since"}, "'since' is in categorical and in dates"),
+        ({"exclude": "label"}, "'label' is in both label_column and exclude"),
+        ({"exclude": "fee", "columns": "fee"}, "'fee' is in both exclude and columns"),
+        ({"dates": "since", "categorical": "since"}, "'since' is in both categorical and dates"),
         ({"dates": "since", "columns": "fee"}, "dates names since, not in columns"),
     ],
 )
@@ -212,7 +212,7 @@ def test_columns_with_two_roles_are_refused(tmp_path: Path, changed: dict[str, s
 
 @pytest.mark.parametrize("parameter", ["exclude", "dates", "categorical"])
 def test_a_column_that_is_not_there_is_refused(tmp_path: Path, parameter: str) -> None:
-    with pytest.raises(InvalidArgument, match="no column 'sinse'; there: customer, since"):
+    with pytest.raises(InvalidArgument, match="no column 'sinse'; its columns are customer, since"):
         preprocess(tmp_path, customers(), **{parameter: "sinse"})
 
 
@@ -231,7 +231,7 @@ def test_a_file_of_another_model_or_version_or_a_damaged_one_is_refused(tmp_path
     table, path = table_of(tmp_path), tmp_path / "preprocessing.json"
     table.check_model(8, 2, ModelIdentity("mlp", columns=table.feature_names, classes=("no", "yes")), "it")
     for features, classes, identity, words in (
-        (9, 2, None, "features 8 in it, 9 in"),
+        (9, 2, None, "features is 8, but 9 in"),
         (8, 3, None, "classes 2 in it, 3 in"),
         (8, 2, ModelIdentity("mlp", columns=("a",)), "columns"),
         (8, 2, ModelIdentity("mlp", classes=("yes", "no")), "class names"),

@@ -307,7 +307,7 @@ def test_nothing_is_removed_while_a_folders_files_are_not_known(
 
 def test_only_one_sweeps_at_a_time(database: Database, store: FolderStore) -> None:
     def again(step: str) -> None:
-        with pytest.raises(Conflict, match="already"):
+        with pytest.raises(Conflict, match="another collection or backup"):
             collect(database, store, NOW, 0.0)
 
     collect(database, store, NOW, 0.0, on_step=again)

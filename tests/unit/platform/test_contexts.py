@@ -110,7 +110,7 @@ def test_no_token_goes_where_it_is_not_for(home: Home, monkeypatch: pytest.Monke
         (("add", "home", "--url", LAB), InvalidArgument, "home is reserved for this home folder"),
         (("add", "a/b", "--url", LAB), InvalidArgument, "expected up to 63"),
         (("add", "b", "--url", "lab:80"), InvalidArgument, "expected a URL such as http://"),
-        (("remove", "home"), InvalidArgument, "stays"),
+        (("remove", "home"), InvalidArgument, "cannot be removed"),
     ],
 )
 def test_a_name_or_address_that_is_not_legal_is_refused_with_what_is(

@@ -190,7 +190,7 @@ def test_the_end_of_a_step_by_its_deadline_ends_what_waits_for_it(database: Data
     end_late(database, 7.0)
     assert (read(database, second).state, read(database, second).reason) == ("cancelled", "upstream-ended")
     error = read(database, second).error
-    assert error is not None and "no step 'prepare' has made 'dataset'" in str(error["message"])
+    assert error is not None and "no job of step 'prepare' has made 'dataset'" in str(error["message"])
 
 
 def test_what_is_queued_is_held_and_goes_on_when_it_is_resumed(database: Database, tenant: str) -> None:

@@ -64,11 +64,11 @@ def test_members_that_no_node_has_together_are_told_so_although_all_nodes_have_t
     nodes = (node("a", "----", "----"), node("b", "----", "----"))
     assert decide(QueueSnapshot(100.0, (gang("g", 2, 4),), (), nodes)).placements == {"g": "a"}
     wait = decide(QueueSnapshot(100.0, (gang("g", 2, 5),), (), nodes)).waits["g"]
-    assert wait.code is WaitCode.TOO_LARGE and "it needs 10 tiles, the node has 8" in wait.why
+    assert wait.code is WaitCode.TOO_LARGE and "it needs 10 tiles, but the node has 8" in wait.why
     wait = decide(QueueSnapshot(100.0, (gang("g", 3, 3),), (), (node("c", "----", "----", "--xx"),))).waits["g"]
     assert wait.code is WaitCode.RESOURCES
     wait = decide(QueueSnapshot(100.0, (gang("g", 4, 3),), (), (node("c", "----", "----", "----"),))).waits["g"]
-    assert wait.why == "it has 4 members of 3 tiles, the node has room for 3 of them"
+    assert wait.why == "it has 4 members of 3 tiles, but the node has room for 3 of them"
 
 
 def test_the_first_gang_that_waits_has_a_reservation_and_short_jobs_pass_it() -> None:

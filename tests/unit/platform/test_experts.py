@@ -160,7 +160,7 @@ def test_each_job_is_the_next_version_and_no_job_is_two(lab: Lab) -> None:
     first = lab.train()
     assert [lab.promote(job).version for job in (first, lab.train(), lab.train())] == [1, 2, 3]
     assert lab.promote(first, name="other").version == 1
-    with pytest.raises(Conflict, match=f"job {first} is digits:1 already.*rdukit expert deprecate digits:1"):
+    with pytest.raises(Conflict, match=f"job {first} is already expert digits:1.*rdukit expert deprecate digits:1"):
         lab.promote(first)
     lab.deprecate("digits:1")
     assert lab.promote(first).version == 4
@@ -175,9 +175,9 @@ def test_jobs_that_are_promoted_at_the_same_time_are_one_version_each(lab: Lab) 
 @pytest.mark.parametrize(
     ("verb", "state", "outputs", "error", "said"),
     [
-        ("compile", "succeeded", {"pef": "art-1"}, InvalidArgument, "is a compile job; expected a train job that has"),
+        ("compile", "succeeded", {"pef": "art-1"}, InvalidArgument, "is a compile job; expected a successful train job"),
         ("train", "running", {}, Conflict, "is running; expected .*; wait for it with: rdukit job watch job-1"),
-        ("train", "failed", {}, Conflict, "is failed; expected a train job .*, or an evaluate job of one$"),
+        ("train", "failed", {}, Conflict, "is failed; expected a successful train job .*, or an evaluate job of one$"),
         ("train", "succeeded", {"report": "a", "log": "b"}, InvalidArgument, "made log, report and no checkpoint"),
         ("train", "succeeded", {}, InvalidArgument, "made nothing and no checkpoint"),
     ],
@@ -192,7 +192,7 @@ def test_what_cannot_be_promoted_is_told_with_what_can(
 
 def test_jobs_that_are_no_finished_training_are_refused(lab: Lab) -> None:
     for job, error in ((lab.submit("preprocess"), InvalidArgument), (lab.submit(), Conflict)):
-        with pytest.raises(error, match="expected a train job that has succeeded"):
+        with pytest.raises(error, match="expected a successful train job"):
             lab.promote(job)
     with pytest.raises(InvalidArgument, match="made weights and no checkpoint"):
         lab.promote(lab.train(slot="weights"))

@@ -86,7 +86,11 @@ def test_rows_of_healthy_tiles_end_at_a_broken_tile_and_at_the_rdus_end() -> Non
         (4, ("oxoo",), "it needs 4 tiles, but the node has 3 healthy ones; 1 of 4 are out of service"),
         (4, ("oxoo", "oooo"), None),
         (8, ("oooo", "oxoo", "oooo"), None),
-        (8, ("oxoo", "oxoo", "oooo"), "it needs 2 whole RDUs, 1 have all their tiles; 2 of 12 are out of service"),
+        (
+            8,
+            ("oxoo", "oxoo", "oooo"),
+            "it needs 2 whole RDUs, but only 1 have all their tiles; 2 of 12 are out of service",
+        ),
         (9, ("oooo", "oooo"), "it needs 9 tiles, but the node has 8 healthy ones"),
     ],
 )

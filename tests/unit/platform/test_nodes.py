@@ -85,7 +85,7 @@ def test_a_watcher_that_has_just_begun_gives_everybody_the_whole_time() -> None:
 def test_a_second_machine_of_the_same_name_is_refused_while_the_first_is_there(database: Database) -> None:
     join(database, ONE)
     other = NodeIdentity("one", "another home", "elsewhere.lan", {})
-    with database.write() as session, pytest.raises(Conflict, match=r"is up on one\.lan"):
+    with database.write() as session, pytest.raises(Conflict, match=r"is already up on one\.lan"):
         registry.join(session, other, 105.0)
     with database.write() as session:
         registry.join(session, other, 150.0)
@@ -210,7 +210,7 @@ def test_a_name_is_free_for_its_own_home_and_once_its_node_is_away(database: Dat
     with database.read() as session:
         registry.check_name(session, "one", ONE.home_id, 101.0)
         registry.check_name(session, "two", "another home", 101.0)
-        with pytest.raises(Conflict, match=r"'one' is up on one\.lan.*--name"):
+        with pytest.raises(Conflict, match=r"'one' is already up on one\.lan.*--name"):
             registry.check_name(session, "one", "another home", 101.0)
         registry.check_name(session, "one", "another home", 150.0)
 

@@ -67,7 +67,7 @@ def test_a_limit_of_another_parameter_is_its_value_in_the_request_or_its_default
 
 
 def test_a_schema_that_is_none_is_the_boxs_fault() -> None:
-    with pytest.raises(InvalidArgument, match="schema of parameter 'p' is wrong"):
+    with pytest.raises(InvalidArgument, match="schema of parameter 'p' is not valid"):
         is_legal(VerbParameter("p", "", 1, "", "", {"type": "whole number"}), 1, {})
 
 

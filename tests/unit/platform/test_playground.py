@@ -100,7 +100,7 @@ def test_a_model_of_a_table_has_a_row_to_fill_in_and_answers_labels() -> None:
     assert rows_body(table, "x") is None
     (output,) = read_outputs(b'{"predictions": [{"label": "yes", "probability": 0.75, "probabilities": {}}]}')
     assert output.rows[0].values == ("yes", "0.75")
-    with pytest.raises(InvalidArgument, match="no predictions"):
+    with pytest.raises(InvalidArgument, match="no displayable predictions"):
         read_outputs(b'{"predictions": [3]}')
 
 

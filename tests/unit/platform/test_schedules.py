@@ -227,7 +227,7 @@ def test_what_a_schedule_takes_stays_until_it_is_removed(lab: Lab) -> None:
 
 def test_the_same_schedule_twice_is_one_and_another_of_its_name_is_refused(lab: Lab) -> None:
     assert lab.create() == lab.create()
-    with pytest.raises(Conflict, match="there is a schedule 'n' already"):
+    with pytest.raises(Conflict, match="schedule 'n' already exists"):
         lab.create(cron="1 * * * *")
     assert local_time(at("2026-11-30T03:00+01:00"), BERLIN) == "2026-11-30 03:00 +01:00"
 

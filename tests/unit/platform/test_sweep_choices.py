@@ -148,7 +148,7 @@ def test_a_sweep_fails_where_nothing_succeeds() -> None:
     assert end is not None and end[0] is SweepState.FAILED and "none has succeeded" in end[1]
     assert find_end(sweep(), [*failed, trial(3, DONE, 1.0)]) is None
     told_nothing = find_end(sweep(max_trials=2), [trial(0, DONE), trial(1, JobState.CANCELLED)])
-    assert told_nothing is not None and "told 'loss'" in told_nothing[1]
+    assert told_nothing is not None and "reported 'loss'" in told_nothing[1]
 
 
 @pytest.mark.parametrize(

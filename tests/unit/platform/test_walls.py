@@ -64,7 +64,7 @@ def test_containers_that_reach_the_network_are_no_walls() -> None:
     with pytest.raises(NotFenced, match=r"2 tenants.*reaches the cluster's API; install a network plugin"):
         check_walls(open_pods, 2)
     assert open_pods.description.startswith("nothing: this pod reaches")
-    with pytest.raises(NotFenced, match=r"worker\.fence is required, and boxes reach the network: this pod"):
+    with pytest.raises(NotFenced, match=r"worker\.fence is required, but boxes reach the network: this pod"):
         choose_walls("required", False, None, "this pod reaches the cluster's API")
 
 

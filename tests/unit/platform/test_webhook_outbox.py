@@ -130,8 +130,8 @@ def test_a_webhook_that_fails_often_and_for_long_is_disabled_and_says_why(
         assert record_try(session, rows[tried].id, 503, "the receiver answered 503", 3611.0, 0.5) is DeliveryState.DEAD
         webhook = service.get_webhook(session, tenant, hook)
         assert webhook.disabled_at == 3611.0 and webhook.disabled_reason is not None
-        assert webhook.disabled_reason.startswith("its last 3 tries failed, over 1 h")
-        assert webhook.disabled_reason.endswith("the last: the receiver answered 503")
+        assert webhook.disabled_reason.startswith("its last 3 attempts failed, over 1 h")
+        assert webhook.disabled_reason.endswith("the last one: the receiver answered 503")
         assert (rows[waiting].state, rows[waiting].error) == ("dead", "the webhook is disabled")
         (entry,) = session.scalars(select(AuditRow).where(AuditRow.action == "webhook.disable")).all()
         assert (entry.actor, entry.target, entry.tenant_id) == ("scheduler", hook, tenant)

@@ -129,7 +129,7 @@ def test_eight_applications_is_the_limit_and_a_launch_counts_once() -> None:
     ranks = [node.acquire(4, launch="mpi-1") for _ in range(8)]
     for _ in range(7):
         node.acquire(1)
-    with pytest.raises(NoResources, match="8 applications already"):
+    with pytest.raises(NoResources, match="already runs 8 applications"):
         node.acquire(1)
     node.acquire(1, launch="mpi-1")
     node.release(ranks[0])

@@ -88,7 +88,7 @@ def test_the_example_of_the_manual_can_be_read() -> None:
         ("steps:\n- {class: fan, rate: 1000000, for: 20m}", "expected 10000000 events"),
         ("steps:\n- &a {class: fan}\n- *a", "line 3: an alias"),
         ("steps: [[", "is not YAML"),
-        ("steps:\n- {at: 1, at: 2, class: fan}", "line 2: at is there twice"),
+        ("steps:\n- {at: 1, at: 2, class: fan}", "line 2: at is repeated"),
         ("[" * 100_000, "nested too deeply"),
         ("x" * 300_000, "expected 262144 at most"),
         ("steps:\n- {reset: !!python/object:os.system x}", "not YAML"),

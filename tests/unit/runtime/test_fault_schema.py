@@ -155,8 +155,8 @@ def test_a_newer_database_is_left_alone(path: Path, good: Path) -> None:
         ("ALTER TABLE error ADD COLUMN x TEXT DEFAULT 'y'", "tables are not those"),
         ("PRAGMA application_id = 3", "tables are not those"),
         ("UPDATE meta SET value = '1' WHERE key = 'schema_version'", "have version 5, but its record states 1"),
-        ("UPDATE meta SET value = 'two' WHERE key = 'schema_version'", "its record says None"),
-        ("DELETE FROM meta", "its record says None"),
+        ("UPDATE meta SET value = 'two' WHERE key = 'schema_version'", "its record states None"),
+        ("DELETE FROM meta", "its record states None"),
     ],
 )
 def test_a_foreign_schema_is_refused(path: Path, good: Path, sql: str, reason: str) -> None:

@@ -152,7 +152,7 @@ def test_a_gradient_in_the_memory_of_what_arrives_is_refused() -> None:
     graph = kernel([("aten.clone.default", Ref("g"))], ["v0"], g=("float32", (ROWS,)))
     unit = Unit(kernel([("aten.neg.default", Ref("x"))], ["v0"], x=("float32", (ROWS,))), graph, (None,))
     damaged = Side(build_portable(unit.forward), lambda inputs, scalars: [inputs[0]])
-    assert judge(unit, damaged).reason.startswith("output 1: it is the memory")
+    assert judge(unit, damaged).reason.startswith("output 1: it shares memory")
 
 
 def test_a_result_that_is_laid_out_otherwise_is_refused() -> None:

@@ -76,7 +76,7 @@ def test_the_environment_sets_the_level(text: str, level: LogLevel) -> None:
 
 
 def test_a_level_that_does_not_exist_is_refused_with_the_legal_ones() -> None:
-    with pytest.raises(InvalidArgument, match=r"^\$SF_RNT_LOG_LEVEL: no log level .* 'LOUD'; expected DEBUG, INFO"):
+    with pytest.raises(InvalidArgument, match=r"^\$SF_RNT_LOG_LEVEL: unknown log level .*'LOUD'; expected DEBUG, INFO"):
         application_level({"SF_RNT_LOG_LEVEL": "LOUD"})
 
 

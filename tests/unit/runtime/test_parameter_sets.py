@@ -136,7 +136,7 @@ def test_what_does_not_fit_the_pef_is_refused(tmp_path: Path) -> None:
     for wrong in (torch.zeros(3), torch.zeros(2, dtype=torch.int64)):
         with pytest.raises(InvalidArgument, match=r"the checkpoint has .* for 'w'"):
             write_parameters(pef, [("w", wrong)], tmp_path / "set")
-    with pytest.raises(PefMismatch, match="changes 'cache' when it runs"):
+    with pytest.raises(PefMismatch, match="changes 'cache' during runs"):
         write_parameters(pef, [("cache", torch.zeros(2))], tmp_path / "set")
     (tmp_path / "short").write_bytes(b"x")
     with pytest.raises(InvalidArgument, match="has 1 bytes, but the parameters of p take 128"):

@@ -36,7 +36,7 @@ def test_a_full_acquire_is_read() -> None:
         (b"[" * 60_000, "not JSON"),
         (b"9" * 10_000, "not JSON"),
         (b"[1]", "is a list"),
-        (b'{"op": "hello"}', "protocol None is not spoken"),
+        (b'{"op": "hello"}', "protocol None is not supported"),
         (line(op="hello", protocol=2), "expected 1"),
         (line(op="hello", protocol=True), "expected 1"),
         (line(op="reboot"), "unknown operation 'reboot'; expected hello, status, acquire"),

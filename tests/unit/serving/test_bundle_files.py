@@ -60,8 +60,8 @@ def test_a_bundle_says_who_is_meant_by_which_name() -> None:
         ("host: 2GiB", "host: 2GB", 4, "memory.host: '2GB' is not valid; expected a size such as 512MiB"),
         ("pinned: true", "pinnd: true", 8, "experts.0.pinnd: unknown key; did you mean 'pinned'?"),
         ("configuration: 4k\n", "configuration: 8k\n", 10, "'8k' is not a configuration of the bundle; expected 4k"),
-        ("meta-llama/Llama-3.1-8B-Instruct", "poet", 12, "experts.1.aliases.0: 'poet' means 'poet' already"),
-        ("name: five\n", "name: five\nrouter: {name: poet, file: r}\n", 4, "router.name: 'poet' means 'poet' already"),
+        ("meta-llama/Llama-3.1-8B-Instruct", "poet", 12, "experts.1.aliases.0: 'poet' already names 'poet'"),
+        ("name: five\n", "name: five\nrouter: {name: poet, file: r}\n", 4, "router.name: 'poet' already names 'poet'"),
         (
             "name: five\n",
             "name: five\nrouter: {name: r, file: r, default: x}\n",
@@ -154,7 +154,7 @@ def test_a_draft_takes_from_what_experts_have() -> None:
     ("change", "told"),
     [
         ({"hbm": 16}, r"memory.hbm is 16 GiB .*; expected 18GiB or more, fewer configurations"),
-        ({"host": 20}, r"e1, e2, .* …: 14.9 GiB beside 14.9 GiB of pinned experts do not fit into memory.host"),
+        ({"host": 20}, r"e1, e2, .* …: 14.9 GiB in addition to 14.9 GiB of pinned experts exceed memory.host"),
         (
             {"draft_bytes": 60 * GIB},
             r"caches, graphs and drafts of 1 configurations take 63 GiB.*expected 78GiB or more",
@@ -163,7 +163,7 @@ def test_a_draft_takes_from_what_experts_have() -> None:
             {"draft_weights_bytes": 20 * GIB},
             r"in addition to 34.9 GiB of pinned experts and drafts exceed memory.host",
         ),
-        ({"host": 20, "pinned": 2}, r"pinned experts take 29.8 GiB, memory.host is 20 GiB; expected 30GiB or more"),
+        ({"host": 20, "pinned": 2}, r"pinned experts take 29.8 GiB, but memory.host is 20 GiB; expected 30GiB or more"),
     ],
 )
 def test_what_does_not_fit_is_told_with_what_would(change: dict[str, Any], told: str) -> None:
@@ -183,7 +183,7 @@ def test_of_artifacts_only_artifacts_are_named(tmp_path: Path) -> None:
             files.find("artifact:///etc/passwd", place)
     with pytest.raises(InvalidArgument, match=r"bundle.yaml:8:.*'art-1' is not an artifact; expected artifact://ID"):
         files.find("art-1", place)
-    with pytest.raises(NotFound, match=r"there is no 'artifact://art-2'; expected one of yours"):
+    with pytest.raises(NotFound, match=r"'artifact://art-2' does not exist; expected an artifact"):
         files.find("artifact://art-2", place)
     named = {".".join(map(str, path)): text for path, text in files.bundle.files()}
     assert named["experts.1.checkpoint"] == "coder/model.safetensors" and len(named) == 3

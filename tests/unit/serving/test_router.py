@@ -135,7 +135,7 @@ def test_a_text_that_is_refused_as_too_long_has_the_vector_of_its_beginning() ->
 
 
 def test_names_that_no_header_can_have_are_refused() -> None:
-    with pytest.raises(InvalidArgument, match="'ä' is no valid name"):
+    with pytest.raises(InvalidArgument, match="'ä' is not a valid name"):
         RouterDoor(NamedRouter("router", learned()), [
             ServedExpert(name, "http://x/v1") for name in (*learned().experts, "ä")])  # fmt: skip
 

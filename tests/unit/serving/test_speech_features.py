@@ -68,8 +68,8 @@ def test_other_rates_are_resampled(rate: int) -> None:
         (file_of(spoken(1.2)), r"longer than 1 s \(box.max_audio_s\)"),
         (file_of(spoken(0)), "no samples"),
         (file_of(np.full(9, np.nan, np.float32), subtype="FLOAT"), "not finite"),
-        (file_of(np.zeros((9, 9), np.float32)), "9 channels of 16000 samples a second; expected 1 to 8"),
-        (file_of(np.zeros(9, np.float32), 1000), "1 channels of 1000 samples"),
+        (file_of(np.zeros((9, 9), np.float32)), "9 channels with 16000 samples a second; expected 1 to 8"),
+        (file_of(np.zeros(9, np.float32), 1000), "1 channels with 1000 samples"),
     ],
 )
 def test_other_files_are_refused_with_what_is_expected(content: bytes, words: str) -> None:

@@ -66,7 +66,7 @@ def test_an_error_names_the_field_as_the_caller_wrote_it(fields: dict[str, Any],
 @pytest.mark.parametrize(
     ("fields", "place", "words"),
     [
-        ({"best_of": 3, "n": 2}, "best_of", "3 is not valid; expected 2, as n"),
+        ({"best_of": 3, "n": 2}, "best_of", "3 is not valid; expected 2, the value of n"),
         ({"max_tokens": 0}, "max_tokens", "valid only with echo"),
         ({"prompt": ["a"] * 100, "n": 101}, "prompt", "10100 texts are requested; expected at most 10000"),
     ],
@@ -137,7 +137,7 @@ def test_a_chat_with_calls_and_their_answers_comes_to_a_template_as_templates_re
         ({"role": "user", "content": None}, {}, "messages.0", "content is missing"),
         ({"role": "user", "content": "x", "tool_calls": [CALL]}, {}, "messages.0", "only with the role assistant"),
         ({"role": "tool", "content": "x"}, {}, "messages.0", "needs tool_call_id"),
-        ({"role": "user", "content": [{"type": "image_url"}]}, {}, "messages.0.content.0", "image_url is not served"),
+        ({"role": "user", "content": [{"type": "image_url"}]}, {}, "messages.0.content.0", "image_url"),
         ({"role": "user", "content": "x"}, {"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs",
          "messages is reserved for the chat"),
         ({"role": "user", "content": "x"}, {"reasoning_effort": "huge"}, "reasoning_effort", "'low'"),

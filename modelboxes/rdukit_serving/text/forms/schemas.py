@@ -32,7 +32,7 @@ _LISTS: Final = ("anyOf", "allOf", "oneOf", "prefixItems")
 _MAPS: Final = ("properties", "$defs", "definitions")
 #: Keywords that cannot be enforced, and alternatives.
 _UNKEPT: Final = {
-    "not": "list the values with enum, pattern or anyOf",
+    "not": "name the values with enum, pattern or anyOf",
     "uniqueItems": "leave it out, and remove duplicates from the answer's list",
     "contains": "name all items by prefixItems and items",
     "minContains": "name all items by prefixItems and items",
@@ -341,7 +341,7 @@ def schema_text(schema: Any, shared: Comparisons | None = None) -> str:
     except UnkeptSchema:
         raise
     except RecursionError as cause:
-        raise UnkeptSchema("it is nested too deeply; use $defs and $ref") from cause
+        raise UnkeptSchema("it is nested too deeply; write $defs and $ref") from cause
     except (AttributeError, KeyError, TypeError, ValueError) as cause:
         words = "a keyword has a value of the wrong kind"
         raise UnkeptSchema(
