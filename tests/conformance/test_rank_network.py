@@ -18,7 +18,7 @@ from rdukit_runtime.collectives.trusted import asks_for_token, open_trusted_stor
 from rdukit_runtime.engine.torch_private import HashStore, PrefixStore, Store
 from support import shows
 
-pytestmark = shows("collectives")
+pytestmark = shows("rank-machines", "collectives")
 
 
 def by_rank(size: int, call: Callable[[Store, int], Any]) -> list[Any]:

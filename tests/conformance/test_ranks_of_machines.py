@@ -15,7 +15,7 @@ from support.forked import fork_python
 from support.machines import NOWHERE, Machine, MachineProgram, machines
 from support.rank_programs import BATCH, DDP, TRAINS, compile_for_ranks
 
-pytestmark = [shows("collectives", "lost-ranks"), pytest.mark.long]
+pytestmark = [shows("rank-machines", "collectives", "lost-ranks"), pytest.mark.long]
 
 PORT: Final = 29_411
 TOKEN: Final = {"RDUKIT_DISTRIBUTED_TOKEN": "0123456789abcdef of the ranks"}

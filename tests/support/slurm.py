@@ -27,17 +27,16 @@ CONFIGURATION: Final = """\
 ClusterName=rdukit
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller_port}
-SlurmdPort={node_port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.sock
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
@@ -50,11 +49,12 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 KillWait=3
 GresTypes=rdu_tile
-NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 CPUs=16 Gres=rdu_tile:{tiles} State=UNKNOWN
-PartitionName=rdu Nodes={node} Default=YES MaxTime=INFINITE State=UP
-PartitionName=short Nodes={node} MaxTime=1 State=UP
-PartitionName=other Nodes={node} MaxTime=INFINITE State=UP
+PartitionName=rdu Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=short Nodes=ALL MaxTime=1 State=UP
+PartitionName=other Nodes=ALL MaxTime=INFINITE State=UP
 """
+NODES: Final = """\
+NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=16 Gres=rdu_tile:{tiles} State=UNKNOWN"""
 
 
 NO_ACCOUNTS: Final = "AccountingStorageType=accounting_storage/none"
@@ -92,7 +92,7 @@ class SlurmUnderTest:
 
     def start(self, name: str, *words: str) -> None:
         """Start a daemon in the foreground."""
-        program = shutil.which(name, path=SEARCH)
+        program = shutil.which(name.partition("-")[0], path=SEARCH)
         assert program is not None
         with (self.folder / f"{name}.out").open("ab") as output:
             self._daemons[name] = subprocess.Popen(
@@ -116,10 +116,12 @@ class SlurmUnderTest:
         self.start("slurmdbd", "-D")
         wait_until(lambda: "rdukit" in self.call("sacctmgr", "-i", "add", "cluster", "rdukit", check=False), 60)
 
-    def start_node(self) -> None:
-        """Start ``slurmd``; returns when jobs may run."""
-        self.start("slurmd", "-D", "-N", NODE)
-        wait_until(lambda: self.call("sinfo", "-h", "-N", "-o", "%T", check=False).startswith("idle"), 60)
+    def start_node(self, node: str = NODE) -> None:
+        """Start ``slurmd`` of a node; returns when jobs may run there."""
+        name = "slurmd" if node == NODE else f"slurmd-{node}"
+        self.start(name, "-D", "-N", node)
+        asked = ("sinfo", "-h", "-N", "-n", node, "-o", "%T")
+        wait_until(lambda: self.call(*asked, check=False).startswith("idle"), 60)
 
     def end(self, name: str, number: int = signal.SIGTERM) -> None:
         """End a daemon, and wait for that."""
@@ -161,12 +163,15 @@ class SlurmUnderTest:
 
 
 @contextmanager
-def slurm_cluster(tiles: int = 8, more: Sequence[str] = (), has_accounts: bool = False) -> Iterator[SlurmUnderTest]:
-    """Yield a cluster of this machine with that many tiles; the test skips where there is no Slurm.
+def slurm_cluster(
+    tiles: int = 8, more: Sequence[str] = (), has_accounts: bool = False, nodes: int = 1
+) -> Iterator[SlurmUnderTest]:  # fmt: skip
+    """Yield a cluster of this machine; the test skips where there is no Slurm.
 
     Args:
-        more: further lines of ``slurm.conf``.
+        tiles: of each node. more: further lines of ``slurm.conf``.
         has_accounts: with ``slurmdbd``, which counts tiles.
+        nodes: each is a ``slurmd`` on this machine.
     """
     programs = (*PROGRAMS, *(ACCOUNTING if has_accounts else ()))
     if missing := [name for name in programs if shutil.which(name, path=SEARCH) is None]:
@@ -176,22 +181,27 @@ def slurm_cluster(tiles: int = 8, more: Sequence[str] = (), has_accounts: bool =
     with tempfile.TemporaryDirectory(prefix="rdk-slurm-", dir="/tmp") as made:
         folder = Path(made)
         folder.chmod(0o755)
-        for name in ("state", "spool"):
+        names = [f"n{number + 1}" for number in range(nodes)]
+        for name in ("state", *(f"spool-{node}" for node in names)):
             (folder / name).mkdir(mode=0o755)
         key = folder / "munge.key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
         with ExitStack() as stack:
-            doors = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+            doors = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2 + nodes)]
             ports = [door.getsockname()[1] for door in doors]
-        accounting = ACCOUNTS.format(folder=folder, port=ports[2]) if has_accounts else NO_ACCOUNTS
+        accounting = ACCOUNTS.format(folder=folder, port=ports[1]) if has_accounts else NO_ACCOUNTS
+        host = socket.gethostname().partition(".")[0]
         text = CONFIGURATION.format(
-            folder=folder, host=socket.gethostname().partition(".")[0], user=pwd.getpwuid(os.geteuid()).pw_name,
-            node=NODE, tiles=tiles, controller_port=ports[0], node_port=ports[1],
+            folder=folder, host=host, user=pwd.getpwuid(os.geteuid()).pw_name, controller_port=ports[0],
             accounting=accounting,
         )  # fmt: skip
-        (folder / "slurm.conf").write_text("\n".join([text, *more, ""]))
-        (folder / "gres.conf").write_text(f"NodeName={NODE} Name=rdu_tile Count={tiles}\n")
+        lines = [
+            NODES.format(node=node, host=host, port=port, tiles=tiles)
+            for node, port in zip(names, ports[2:], strict=True)
+        ]
+        (folder / "slurm.conf").write_text("\n".join([text, *lines, *more, ""]))
+        (folder / "gres.conf").write_text("".join(f"NodeName={node} Name=rdu_tile Count={tiles}\n" for node in names))
         cluster = SlurmUnderTest(folder)
         try:
             cluster.start(
@@ -201,9 +211,10 @@ def slurm_cluster(tiles: int = 8, more: Sequence[str] = (), has_accounts: bool =
             )  # fmt: skip
             wait_until((folder / "munge.sock").exists, 20)
             if has_accounts:
-                cluster.start_accounting(ports[2])
+                cluster.start_accounting(ports[1])
             cluster.start("slurmctld", "-D", "-c")
-            cluster.start_node()
+            for node in names:
+                cluster.start_node(node)
             yield cluster
         finally:
             cluster.end_all()

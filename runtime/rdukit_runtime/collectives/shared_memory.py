@@ -20,8 +20,6 @@ from rdukit_runtime.collectives.sums import Adder, Flat, Reduction, slice_of
 
 #: Up to this size each rank reduces everything itself.
 _SMALL_BYTES: Final = 32 << 10
-#: Bytes of a piece of larger data: the slots of a few ranks stay in the processor's cache.
-_PIECE_BYTES: Final = 2 << 20
 
 
 class SharedMemory(Collectives):
@@ -74,7 +72,7 @@ class SharedMemory(Collectives):
                 reduce_slice(memory.views(offset, dtype, read.count), self.rank, self._adder, reduction)
                 self._meet()
             return
-        longest = min(self._region.slot_bytes, _PIECE_BYTES) // dtype.itemsize
+        longest = self._region.slot_bytes // dtype.itemsize
         with self._collective(text):
             if read.count * dtype.itemsize <= _SMALL_BYTES:
                 self._reduce_everywhere(read, written, dtype, reduction)
