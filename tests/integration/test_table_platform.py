@@ -6,8 +6,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from rdukit.errors import InvalidArgument
 from rdukit_platform.client import Platform
@@ -18,8 +20,16 @@ from support.platform.processes import platform_under_test, run_rdukit, short_fo
 pytestmark = [shows("tables", "endpoint", "python-client"), pytest.mark.long]
 
 
+def pipeline_of(page: str, table: str) -> tuple[str, list[dict[str, Any]]]:
+    """Name and steps of the page's pipeline, with the id of the table."""
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    found = yaml.safe_load(text.replace("art-…", table))
+    return found["name"], found["steps"]
+
+
 def test_a_table_becomes_an_endpoint_and_a_file_of_predictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (program,) = re.findall(r"```python\n# make\.py\n(.*?)```", read_page("tables.md"), re.DOTALL)
+    page = read_page("tables.md")
+    (program,) = re.findall(r"```python\n# make\.py\n(.*?)```", page, re.DOTALL)
     (tmp_path / "make.py").write_text(program)
     subprocess.run([sys.executable, "make.py"], cwd=tmp_path, check=True)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -27,32 +37,20 @@ def test_a_table_becomes_an_endpoint_and_a_file_of_predictions(tmp_path: Path, m
         monkeypatch.setenv("RDUKIT_HOME", str(home))
         with Platform() as platform:
             table = platform.artifacts.add(tmp_path / "customers.csv", "file")
-            asked = {"label_column": "churned", "missing": "mean", "exclude": "customer"}
-            data = platform.jobs.submit("mlp", "preprocess", parameters=asked, inputs={"data": table})
-            sizes = data.wait(timeout_s=600).result["compile_parameters"]
-            pefs = {
-                purpose: platform.jobs.submit(
-                    "mlp", "compile", parameters={"purpose": purpose, "hidden_size": 32, **sizes}
-                )
-                for purpose in ("train", "serve")
-            }
-            built = {purpose: job.wait(timeout_s=600).outputs["pef"] for purpose, job in pefs.items()}
-            training = platform.jobs.submit(
-                "mlp",
-                "train",
-                parameters={"epochs": 20},
-                inputs={"pef": built["train"], "dataset": data.outputs["dataset"]},
-            ).wait(timeout_s=600)
-            checkpoint = training.outputs["checkpoint"]
+            name, steps = pipeline_of(page, table.id)
+            jobs = platform.pipelines.submit(name, steps).wait(timeout_s=900).jobs
+            serving = {**steps[1]["parameters"], "purpose": "serve"}
+            serve = platform.jobs.submit("mlp", "compile", parameters=serving).wait(timeout_s=600).outputs["pef"]
+            checkpoint = jobs["train"].outputs["checkpoint"]
             batch = platform.jobs.submit(
-                "mlp", "infer", inputs={"pef": built["serve"], "checkpoint": checkpoint, "table": table}
+                "mlp", "infer", inputs={"pef": serve, "checkpoint": checkpoint, "table": table}
             ).wait(timeout_s=600)
             batch.outputs["predictions"].download(tmp_path / "predictions.csv")
             with (tmp_path / "predictions.csv").open(newline="") as file:
                 lines = list(csv.DictReader(file))
             assert len(lines) == 2000
 
-            endpoint = platform.endpoints.create("churn", box="mlp", pef=built["serve"].id, checkpoint=checkpoint.id)
+            endpoint = platform.endpoints.create("churn", box="mlp", pef=serve.id, checkpoint=checkpoint.id)
             endpoint.wait(timeout_s=600)
             columns = ("since", "city", "plan", "fee", "calls")
             rows = [{name: line[name] or None for name in columns} for line in lines[:20]]
