@@ -12,7 +12,7 @@ import torch
 
 from support import shows, wait_until
 from support.forked import fork_python
-from support.machines import NOWHERE, Machine, MachineProgram, machines
+from support.machines import NOWHERE, MachineProgram, SeparateMachine, machines
 from support.rank_programs import BATCH, DDP, TRAINS, compile_for_ranks
 
 pytestmark = [shows("rank-machines", "collectives", "lost-ranks"), pytest.mark.long]
@@ -54,7 +54,7 @@ def plain(folder: Path, name: str) -> list[str]:
 
 
 def torchrun(
-    nodes: Sequence[Machine], words: Sequence[str], *, each: int = 2, is_dynamic: bool = False, shell: str = "",
+    nodes: Sequence[SeparateMachine], words: Sequence[str], *, each: int = 2, is_dynamic: bool = False, shell: str = "",
     environment: Mapping[str, str] | None = None, of_last: Mapping[str, str] | None = None,
 ) -> list[MachineProgram]:  # fmt: skip
     """Start a launch of ``each`` ranks on each machine. ``of_last``: variables of the last one alone."""
@@ -168,7 +168,9 @@ os.close(_network)
 class Rank:
     """A rank on a machine's network: a fork, which starts in no time."""
 
-    def __init__(self, machine: Machine, rank: int, size: int, words: Sequence[str], variables: Mapping[str, str]):
+    def __init__(
+        self, machine: SeparateMachine, rank: int, size: int, words: Sequence[str], variables: Mapping[str, str]
+    ):
         self.told = machine.home / f"rank{rank}.txt"
         own = {"PMI_RANK": str(rank), "PMI_SIZE": str(size), "MASTER_ADDR": "10.91.0.1", "MASTER_PORT": str(PORT),
                "RDUKIT_HOME": str(machine.home), "RDUKIT_DISTRIBUTED_TRANSPORT": "gloo", **TOKEN}  # fmt: skip
@@ -184,7 +186,7 @@ class Rank:
 
 @contextmanager
 def ranks_on(
-    nodes: Sequence[Machine], pef: str, folder: Path, *more: str, **variables: str
+    nodes: Sequence[SeparateMachine], pef: str, folder: Path, *more: str, **variables: str
 ) -> Iterator[list[Rank]]:  # fmt: skip
     """Yield two ranks on each machine that train; they are dead afterwards."""
     size = 2 * len(nodes)

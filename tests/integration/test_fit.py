@@ -38,7 +38,9 @@ def test_members_need_a_pef_that_was_compiled_for_several(gateway: GatewayUnderT
     )
     write_pef(several, replace(pef, sections=averaging), example_kernels(), {})
     job = {"box": "logreg", "verb": "train", "members": 2, "inputs": {"pef": add(gateway, one)}}
-    why = "members is 2, but the PEF was compiled for one process and does not average gradients; expected 1, or compile with"
+    why = (
+        "members is 2, but the PEF was compiled for one process and does not average gradients; expected 1, or compile"
+    )
     for path, body, message in (
         ("/v1/jobs", job, why),
         ("/v1/jobs/check", job, why),

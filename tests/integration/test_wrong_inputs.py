@@ -32,7 +32,8 @@ transformers = pytest.importorskip("transformers", reason="the extra `models` is
 
 #: Words that tell what the reader should do next.
 ADVICE: Final = re.compile(
-    r"expected|legal|there: |there are no|write it again|preprocess|name (it|one|a|an|the)\b|its columns are|remove it|again\b"
+    r"expected|legal|there: |there are no|write it again|preprocess|name (it|one|a|an|the)\b|its columns are|remove it"
+    r"|again\b"
 )
 #: Words of torch, numpy, pyarrow, json and Python that tell a reader nothing.
 FOREIGN: Final = (

@@ -62,7 +62,7 @@ class MachineProgram:
         return self.told.read_text(errors="replace")
 
 
-class Machine:
+class SeparateMachine:
     """A machine: its number from 0, its address, and a home folder of its own."""
 
     def __init__(self, number: int, namespace: str, address: str, folder: Path) -> None:
@@ -125,7 +125,7 @@ def why_no_machines() -> str | None:
 
 
 @contextmanager
-def machines(count: int, folder: Path) -> Iterator[list[Machine]]:
+def machines(count: int, folder: Path) -> Iterator[list[SeparateMachine]]:
     """Yield machines that reach each other; the test skips where this user may not make them.
 
     Nothing of them is left afterwards. They resolve each other's names, as with a common ``/etc/hosts``, and their own
@@ -159,7 +159,7 @@ def machines(count: int, folder: Path) -> Iterator[list[Machine]]:
                 ip("-n", namespace, "address", "add", f"{of}/{net}", "dev", name)
                 ip("-n", namespace, "link", "set", name, "up")
             ip("-n", switch, "link", "set", f"port{number}-{LINK}", "master", "bridge")
-            machine = Machine(number, namespace, address, folder)
+            machine = SeparateMachine(number, namespace, address, folder)
             stack.callback(machine.end)
             made.append(machine)
         for machine in made:

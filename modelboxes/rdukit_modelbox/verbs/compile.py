@@ -250,8 +250,8 @@ def compile_text_serving(
 def text_graphs(text: TextSizes) -> dict[str, tuple[samba.SambaTensor, ...]]:
     """Return the inputs of each graph that continues texts: ``prefill_T`` reads T tokens of one, ``decode_B`` takes B
     tokens, each of a text of its own or several of one, ``copy`` gives a text to another row of the caches, where there
-    are several and texts may begin alike. ``listen`` encodes the audio of a row's text, if the model has an audio encoder,
-    and ``align`` returns which part of the audio each token of the text is about.
+    are several and texts may begin alike. If the model has an audio encoder, ``listen`` encodes the audio of a row's
+    text, and ``align`` returns which part of the audio each token of the text is about.
     """
 
     def inputs(graph: str, **shapes: tuple[int, ...]) -> tuple[samba.SambaTensor, ...]:

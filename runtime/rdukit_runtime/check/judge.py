@@ -47,7 +47,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    """One side's results, its inputs after the run, and the numbers of results that share memory with an input."""
+    """Results of one side, its inputs after the run, and the numbers of results that share memory with an input."""
 
     results: Results
     shared: frozenset[int]

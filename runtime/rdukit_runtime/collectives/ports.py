@@ -55,7 +55,7 @@ class Seen:
 
 @dataclass(slots=True)
 class _Told:
-    """What this rank tells: its collective's number and text, whether it is in that, and what it does besides."""
+    """State that a rank tells: its collective's number and text, whether it is inside, and other work."""
 
     number: int = 0
     is_inside: bool = False
@@ -75,7 +75,7 @@ class _Told:
 
 
 class RankPorts:
-    """This rank's port, and the ports of all ranks; ``None``: a rank has none.
+    """Port of a rank, and the ports of all ranks; ``None``: a rank has none.
 
     Args:
         listener: this rank's; it is closed with this object.

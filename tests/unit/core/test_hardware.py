@@ -39,7 +39,7 @@ def test_names_are_found_in_any_spelling() -> None:
 @pytest.mark.parametrize("find", [find_chip, find_node])
 def test_an_unknown_name_is_refused_with_the_legal_ones(find: object) -> None:
     assert callable(find)
-    with pytest.raises(InvalidArgument, match=r"called 'sn99'.*expected .*(sn10|SN10-8)"):
+    with pytest.raises(InvalidArgument, match=r"unknown (chip|platform) 'sn99'.*expected .*(sn10|SN10-8)"):
         find("sn99")
 
 

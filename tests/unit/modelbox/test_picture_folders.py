@@ -162,7 +162,7 @@ def test_a_file_of_another_model_or_version_is_refused(tmp_path: Path) -> None:
     write_picture_file(tmp_path, MADE)
     assert find_picture_preprocessing(tmp_path) == MADE
     (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
-    for values, classes, words in ((71, 2, "values is 72, but 71 in"), (72, 3, "classes 2 in it, 3 in")):
+    for values, classes, words in ((71, 2, "values is 72, but 71 in"), (72, 3, "classes is 2, but 3 in")):
         with pytest.raises(PefMismatch, match=words):
             MADE.check_model(values, classes, tmp_path / "model.safetensors", "it")
     path = tmp_path / "picture_preprocessing.json"

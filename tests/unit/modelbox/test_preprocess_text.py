@@ -173,7 +173,7 @@ def test_inputs_that_cannot_be_used_are_refused_with_what_can(tmp_path: Path) ->
     with pytest.raises(InvalidArgument, match="mixes jsonl, txt"):
         preprocess(tmp_path / "in", tmp_path)
     (tmp_path / "a.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(InvalidArgument, match=r"no column 'completion'; there: a, b"):
+    with pytest.raises(InvalidArgument, match=r"no column 'completion'; its columns are a, b"):
         preprocess(tmp_path / "a.csv", tmp_path)
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"x\n" * 1000)[:-9])
     with pytest.raises(InvalidArgument, match=r"a\.txt\.gz: not readable after line 1"):

@@ -50,7 +50,7 @@ def test_wrong_splits_name_line_and_column(tmp_path: Path) -> None:
         preprocess(data, tmp_path, split_column="part")
     with pytest.raises(InvalidArgument, match="no column 'half'"):
         preprocess(data, tmp_path, split_column="half")
-    with pytest.raises(IllegalValue, match="'part' is in split_column and in exclude"):
+    with pytest.raises(IllegalValue, match="'part' is in both split_column and exclude"):
         preprocess(data, tmp_path, split_column="part", exclude="part")
 
 

@@ -114,7 +114,7 @@ def test_a_checkpoint_knows_the_columns_in_the_order_of_the_table(tmp_path: Path
     assert dataset.columns == table.feature_names
     table.check_model(dataset.features, 2, ModelIdentity("mlp", columns=dataset.columns), "it")
     others = ("age", *reversed(dataset.columns[1:]))
-    with pytest.raises(PefMismatch, match=r"entry 1 of the columns 'town.* in it, 'kind"):
+    with pytest.raises(PefMismatch, match=r"entry 1 of the columns is 'town.*, but 'kind"):
         table.check_model(dataset.features, 2, ModelIdentity("mlp", columns=others), "it")
 
 
@@ -232,7 +232,7 @@ def test_a_file_of_another_model_or_version_or_a_damaged_one_is_refused(tmp_path
     table.check_model(8, 2, ModelIdentity("mlp", columns=table.feature_names, classes=("no", "yes")), "it")
     for features, classes, identity, words in (
         (9, 2, None, "features is 8, but 9 in"),
-        (8, 3, None, "classes 2 in it, 3 in"),
+        (8, 3, None, "classes is 2, but 3 in"),
         (8, 2, ModelIdentity("mlp", columns=("a",)), "columns"),
         (8, 2, ModelIdentity("mlp", classes=("yes", "no")), "class names"),
     ):

@@ -100,7 +100,7 @@ def test_a_value_leaves_out_what_it_does_not_know_and_has_defaults_for_what_is_m
 
 
 def test_an_address_that_is_no_url_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="'nonsense' is no address"):
+    with pytest.raises(InvalidArgument, match="'nonsense' is not a gateway's address"):
         Platform("nonsense", "token")
 
 

@@ -71,7 +71,7 @@ def test_a_job_too_large_for_every_node_says_so_and_one_that_a_single_node_can_h
     decision = decide(QueueSnapshot(100.0, queue(16, 8), (), (node("a", 4, 4), node("large", 4, rdus=3))))
     assert decision.waits["j0"].code is WaitCode.TOO_LARGE
     assert (
-        decision.waits["j0"].why == "no node has room; of the largest, large: it needs 16 tiles, the node has 12 "
+        decision.waits["j0"].why == "no node has room; of the largest, large: it needs 16 tiles, but the node has 12 "
         "healthy ones"
     )
     assert decision.placements == {"j1": "a"}

@@ -79,7 +79,7 @@ def test_a_grid_becomes_a_job_for_each_combination_and_each_can_be_followed() ->
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        ([{**PREPARE, "for_each": {"x": list(range(200)), "y": [1, 2]}}], f"400 jobs .*; expected {MAX_JOBS} at most"),
+        ([{**PREPARE, "for_each": {"x": list(range(200)), "y": [1, 2]}}], f"400 jobs .*; expected at most {MAX_JOBS}"),
         ([PREPARE, {**LEARN, "inputs": {"dataset": "@prepare[*].dataset"}}], "takes each job of 'prepare'"),
         ([{**LEARN, "for_each": {"inputs.dataset": [1]}}], "must list artifact ids"),
     ],
@@ -206,4 +206,4 @@ def test_a_choice_by_a_metric_that_no_result_has_says_which_there_are() -> None:
     assert reference is not None
     results = {"train[0]": {"accuracy": 0.9, "note": "x"}, "train[1]": {"held_out_loss": 0.1}}
     assert explain_none(reference, results) == "no result of train has 'nosuch'; expected accuracy, held_out_loss"
-    assert explain_none(reference, {}) == "no step 'train' has made 'checkpoint'"
+    assert explain_none(reference, {}) == "no job of step 'train' has made 'checkpoint'"

@@ -163,5 +163,7 @@ def test_only_a_worker_of_fenced_processes_joins_boxes_to_those_of_other_nodes()
     host = resolve(NODE_LINK_HOST, "10.0.0.2")
     for backend, walls in (("docker", Walls(WallKind.CONTAINER)), ("slurm", Walls(WallKind.FENCE, Way.ROOT)),
                            ("process", Walls(WallKind.NOTHING, why="no fence holds here"))):  # fmt: skip
-        with pytest.raises(InvalidArgument, match=r"node\.link_host is '10\.0\.0\.2', and boxes here are not fenced"):
+        with pytest.raises(
+            InvalidArgument, match=r"node\.link_host is '10\.0\.0\.2', and job boxes here are not fenced"
+        ):
             choose_link_host(host, backend, walls)

@@ -35,7 +35,7 @@ def test_a_connection_with_a_lease_is_never_closed() -> None:
 
 def test_others_do_not_take_the_places_of_root() -> None:
     others = [connection(n, uid, needed=True) for n, uid in enumerate((ADA, ADA, ADA, BOB, BOB, BOB, BOB))]
-    assert "7 connections already" in refusal(admit(connection(9, EVE), others, LIMITS))
+    assert "already has 7 connections" in refusal(admit(connection(9, EVE), others, LIMITS))
     assert admit(connection(9, ROOT), others, LIMITS) == Admission()
 
 
@@ -49,7 +49,7 @@ def test_root_takes_the_place_of_an_idle_user_before_one_of_its_own() -> None:
     assert admit(connection(99, ROOT), [*roots, *(connection(n, ADA) for n in range(6, 10))], LIMITS).closes == (6,)
     assert admit(connection(99, ROOT), [*roots, *(connection(n, ROOT) for n in range(6, 10))], LIMITS).closes == (0,)
     held = [connection(n, ROOT, needed=True) for n in range(10)]
-    assert "10 connections already" in refusal(admit(connection(99, ROOT), held, LIMITS))
+    assert "already has 10 connections" in refusal(admit(connection(99, ROOT), held, LIMITS))
 
 
 def test_a_stranger_does_not_take_the_places_at_a_leases_own_socket() -> None:

@@ -236,5 +236,5 @@ def test_the_watch_takes_what_the_plan_says_and_refuses_more() -> None:
     watch = MemoryWatch(program.pef)
     plan = watch.check(graph, graph.schedule, [])
     assert plan.end_bytes == 12, "the loss and the gradient"
-    with pytest.raises(RuntimeFault, match=r"internal: after sections \[0, 1, 2\].*keeps 64 B.*plan says 12 B"):
+    with pytest.raises(RuntimeFault, match=r"internal: after sections \[0, 1, 2\].*keeps 64 B.*plan allows 12 B"):
         watch.check(graph, graph.schedule, [torch.ones(16)])

@@ -93,7 +93,7 @@ def test_every_default_policy_is_a_legal_one() -> None:
         ({"count": 0}, "expected 1 to "),
         ({"count": True}, "expected 1 to "),
         ({"window_s": 0}, "expected 1 to "),
-        ({"action": Action.EXCLUDE_TILE}, "legal for a DIMM: none, retire-channel, reset-rdu, retire-rdu"),
+        ({"action": Action.EXCLUDE_TILE}, "expected for a DIMM: none, retire-channel, reset-rdu, retire-rdu"),
         ({"error_type": "ETYPE_CHIP_RESET"}, "cannot be changed"),
     ],
 )

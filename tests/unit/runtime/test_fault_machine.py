@@ -146,7 +146,7 @@ def test_an_rdu_error_ends_every_program_on_it_once(make: MakeMachine) -> None:
     assert machine.presence_of(TILE) == Presence.ABSENT and machine.health_of(TILE) == ComponentHealth.OFFLINE
     assert machine.op_states()[0].state is RduState.UNAVAILABLE
     assert machine.unusable_tiles() == set(range(8)) and machine.retired_memory(0) == NODE.chip.ddr_bytes
-    with pytest.raises(Conflict, match="needs an existing"):
+    with pytest.raises(Conflict, match="is not there"):
         machine.reset(RDU, nobody, NOW)
 
 

@@ -164,7 +164,7 @@ def test_tables_say_what_is_measured_and_what_is_projected() -> None:
     machine, grouped, totals = map(format_table, profile_tables(profile, shows_all=False))
     assert "(measured)" in machine
     assert "measured here" in grouped
-    assert "cost model's for sn30" in grouped
+    assert "the cost model for sn30" in grouped
     assert "section_0 ×3" in grouped
     assert "emulated time (projected)" in totals
     every = format_table(profile_tables(profile, shows_all=True)[1])

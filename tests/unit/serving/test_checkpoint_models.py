@@ -96,6 +96,6 @@ def test_a_tokenizer_beside_a_checkpoint_is_the_one_that_it_says(tmp_path: Path)
     (tmp_path / "tokenizer.json").write_text(ours)
     check_tokenizer(file, tmp_path / "tokenizer.json")
     (tmp_path / "tokenizer.json").write_text(theirs)
-    with pytest.raises(InvalidArgument, match=r"tokenizer: .* in the checkpoint a\.safetensors, .*; put the tokenizer"):
+    with pytest.raises(InvalidArgument, match=r"tokenizer: .* in the checkpoint a\.safetensors, .*; add the tokenizer"):
         check_tokenizer(file, tmp_path / "tokenizer.json")
     check_tokenizer(write(tmp_path / "plain.safetensors"), tmp_path / "tokenizer.json")

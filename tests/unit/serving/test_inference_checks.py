@@ -40,7 +40,7 @@ def test_a_legal_request_has_its_rows_counted() -> None:
         ({"shape": (8,)}, "not valid"),
         ({"data": bytes(28)}, "data has 7 elements, shape .* needs 8"),
         ({"data": bytes(30)}, "data has 30 bytes"),
-        ({"shape": (1, 4), "data": bytes(16)}, "'mask' has 2 rows, 'x' has 1"),
+        ({"shape": (1, 4), "data": bytes(16)}, "'mask' has 2 rows, but 'x' has 1"),
     ],
 )
 def test_a_wrong_tensor_is_refused_by_name(changes: dict[str, object], words: str) -> None:
