@@ -38,7 +38,7 @@ def node(op: str, *args: Argument, **named: Argument) -> Node:
     return op, args, named
 
 
-class Block(nn.Module):
+class MaskedBlock(nn.Module):
     """A block of a transformer with a mask: (x [B, L, D], mask [B, L, L] bool) → y [B, L, D]."""
 
     def __init__(self, width: int = 16) -> None:
@@ -65,7 +65,7 @@ def block(tmp_path_factory: pytest.TempPathFactory) -> LoadedPef:
     config = {"optim_level": "o1", "precision": "f32", "kernels": "portable"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RDUKIT_KERNELS", "portable")
-        path = compile_model(Block(), inputs, None, tmp_path_factory.mktemp("block"), **config)
+        path = compile_model(MaskedBlock(), inputs, None, tmp_path_factory.mktemp("block"), **config)
     return read_pef(path)
 
 
@@ -171,7 +171,7 @@ def test_a_row_that_is_masked_altogether_is_found_in_the_softmax(block: LoadedPe
 
 
 def test_a_parameter_that_overflowed_is_found_where_it_is_read_first(block: LoadedPef, tmp_path: Path) -> None:
-    weights = {name: tensor.clone() for name, tensor in Block().state_dict().items()}
+    weights = {name: tensor.clone() for name, tensor in MaskedBlock().state_dict().items()}
     weights["up.weight"][3, 1] = float("inf")
     save_file(weights, tmp_path / "model.safetensors")
     section, kind, operator = run_debug(block.path, "--checkpoint", tmp_path / "model.safetensors")
