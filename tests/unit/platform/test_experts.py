@@ -175,7 +175,7 @@ def test_jobs_that_are_promoted_at_the_same_time_are_one_version_each(lab: Lab) 
 @pytest.mark.parametrize(
     ("verb", "state", "outputs", "error", "said"),
     [
-        ("compile", "succeeded", {"pef": "art-1"}, InvalidArgument, "a compile job; expected a successful train job"),
+        ("compile", "succeeded", {"pef": "art-1"}, InvalidArgument, "is a compile job; expected a successful train"),
         ("train", "running", {}, Conflict, "is running; expected .*; wait for it with: rdukit job watch job-1"),
         ("train", "failed", {}, Conflict, "is failed; expected a successful train job .*, or an evaluate job of one$"),
         ("train", "succeeded", {"report": "a", "log": "b"}, InvalidArgument, "made log, report and no checkpoint"),
