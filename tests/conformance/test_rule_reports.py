@@ -88,7 +88,7 @@ def test_a_rule_that_is_connected_otherwise_or_comes_too_late_is_reported_so(
     out = compiled(tmp_path, rule("first", "conv2d", "relu") + late, capture=capsys)
     (warned,) = [line for line in out.splitlines() if "matched nothing" in line]
     assert "rule 'late'" in warned
-    assert "or first fused them before" in warned
+    assert "or first fused them earlier" in warned
 
 
 def test_rules_outside_o1_are_reported_once_as_without_effect(

@@ -175,7 +175,7 @@ def test_a_pipeline_chains_its_steps_and_says_which_step_is_missing(client: http
     given = filled(client.get(PIPELINE).text)
     answer = client.post(PIPELINE, data={key: given[key] for key in given if key != "compile.on"})
     assert answer.status_code == 422
-    assert "step compile is not ticked" in error_at(answer.text, "train.input.pef")
+    assert "step compile is not selected" in error_at(answer.text, "train.input.pef")
     answer = client.post(PIPELINE, data=given | {"train.set.epochs": "0"})
     assert "expected 1 <= x <= 100" in error_at(answer.text, "train.set.epochs")
     assert rows(platform) == []
@@ -251,7 +251,7 @@ def test_trials_and_steps_of_forms_count_as_requests(platform: Platform, monkeyp
         steps = {"preprocess.on": "true", "compile.on": "true"}
         assert client.post(PIPELINE, data=steps).status_code == 303
         told = client.post(form, data=given)
-        assert "the 6 trials of the sweep are too many now" in told.text
+        assert "the 6 trials of the sweep exceed that now" in told.text
         assert len(rows(platform)) == 2
 
 

@@ -180,7 +180,7 @@ def test_other_lines_are_what_their_keys_say(folder: Path, lines: list[str], kin
         ("{", "in.jsonl:2: not JSON"),
         ('{"messages": []}', r"in.jsonl:2: expected \{.messages"),
         ('{"messages": [{"role": "user"}]}', "in.jsonl:2: message 0 lacks role or content"),
-        ('{"messages": [{"role": "user", "content": "a"}]}', "in.jsonl:2: no message of the assistant"),
+        ('{"messages": [{"role": "user", "content": "a"}]}', "in.jsonl:2: there is no message of the assistant"),
         ('{"prompt": "a", "completion": "b"}', r"in.jsonl:2: expected \{.messages"),
     ],
 )

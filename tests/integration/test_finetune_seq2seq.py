@@ -224,7 +224,7 @@ def test_sources_and_targets_are_cut_before_their_end_and_targets_of_mbart_have_
         ('"w1"', r"in.jsonl:1: expected \{.prompt"),
         (
             '{"prompt": "w1 <pad> w2", "completion": "w1"}',
-            "in.jsonl:1: the prompt has a token that the model cannot read",
+            "in.jsonl:1: the prompt is empty or has a token that the model cannot read",
         ),
         ("", "in.jsonl has no line"),
     ],

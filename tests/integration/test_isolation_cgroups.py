@@ -163,7 +163,7 @@ def test_a_process_in_another_managers_group_stays_there(guard: CgroupGuard, sle
         guard.wait()
         assert members(other) == [sleeper.pid]
         report = guard.report("lease-1")
-        assert f"is in /{other.name}, which the daemon may not change" in report["cgroup_cpu"]
+        assert f"stays in /{other.name}, which the daemon may not change" in report["cgroup_cpu"]
         assert report["cgroup_pids"] == "applied: pids.max 20"
         guard.leave("lease-1")
         guard.wait()

@@ -33,7 +33,7 @@ def test_an_own_module_is_compiled_trained_and_judged(folder: Path) -> None:
     inputs = {"pef": serving, "dataset": data, "checkpoint": trained.outputs["checkpoint"]}
     done = run_verb(box, "infer", folder / "inferred", inputs)
     assert done.figures["accuracy"] == trained.figures["accuracy"]
-    with pytest.raises(PefMismatch, match=r"from model 'model.py:make_model', box logreg serves 'logreg'"):
+    with pytest.raises(PefMismatch, match=r"from model 'model.py:make_model', but box logreg serves 'logreg'"):
         run_verb("logreg", "infer", folder / "inferred", inputs)
 
 
