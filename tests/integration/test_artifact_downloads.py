@@ -130,7 +130,7 @@ def test_a_folder_and_an_empty_file_come_back(gateway: GatewayUnderTest, tmp_pat
 
 def test_verify_finds_damage_and_names_it(gateway: GatewayUnderTest) -> None:
     sound, damaged = add(gateway), add(gateway, b"other")
-    assert run("verify", sound["id"]).stdout == "1 artifacts: 1 files with 250 KiB are right, 0 are not\n"
+    assert run("verify", sound["id"]).stdout == "1 artifacts: 1 files with 250 KiB are intact, 0 are not\n"
     path = FolderStore(gateway.platform.home.artifacts).path(damaged["digest"])
     path.chmod(0o600)
     path.write_bytes(b"ether")

@@ -28,7 +28,7 @@ def test_a_batch_counts_as_many_requests_as_it_has_jobs(rates: Rates) -> None:
     rates.check(one)
     rates.check_batch(one, 8)
     rates.check(one)
-    with pytest.raises(Overloaded, match=r"this token may send 10 requests.*; the 3 jobs of the batch") as refused:
+    with pytest.raises(Overloaded, match=r"this token may send 10 requests.* the 3 jobs of the batch") as refused:
         rates.check_batch(one, 3)
     assert 1 <= refused.value.detail[RETRY_AFTER] <= 60
     rates.check(one)  # what was refused was not counted
@@ -41,7 +41,7 @@ def test_a_batch_counts_as_many_requests_as_it_has_jobs(rates: Rates) -> None:
 
 def test_a_batch_that_never_could_be_sent_is_told_how_many_could(rates: Rates) -> None:
     rates.check(caller("tok-1"))
-    with pytest.raises(InvalidArgument, match=r"the batch has 11 jobs.*token_rate.*expected at most 10 in one batch"):
+    with pytest.raises(InvalidArgument, match=r"the batch has 11 jobs.*token_rate.*send at most 10 in one batch"):
         rates.check_batch(caller("tok-1"), 11)
 
 

@@ -157,7 +157,7 @@ def test_classes_beyond_the_output_of_an_own_model_are_refused_without_a_size_th
     (box / "model.py").write_text(OWN_CLASSIFIER)
     np.savez(tmp_path / "leaves.npz", leaf=np.zeros((20, 4), np.float32), species=np.arange(20) % 4)
     made = run_verb(str(box), "preprocess", tmp_path / "data", {"data": tmp_path / "leaves.npz"})
-    words = "species has the value 3; expected 0 to 2, as there are 3 to choose from"
+    words = "species has the value 3; expected 0 to 2, because there are 3 choices"
     refused_by_train(str(box), tmp_path, made.outputs["dataset"], words)
 
 

@@ -173,7 +173,7 @@ def test_an_open_network_is_found_before_any_job(
 
 def test_a_network_that_nobody_can_try_is_not_shut(backend: KubernetesBackend, cluster: LocalCluster) -> None:
     cluster.api_port = "none"  # type: ignore[assignment]
-    with pytest.raises(Unavailable, match="was not tried: KUBERNETES_SERVICE_HOST"):
+    with pytest.raises(Unavailable, match="was not tested: KUBERNETES_SERVICE_HOST"):
         backend.try_network()
 
 

@@ -70,7 +70,10 @@ def test_arrays_are_those_of_transformers_to_train_and_to_serve(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"size": {"height": 24, "width": 24}}, r'size \{"height": 24, "width": 24\}; expected the model's size 16 x 16'),
+        (
+            {"size": {"height": 24, "width": 24}},
+            r'size \{"height": 24, "width": 24\}; expected the model.s size 16 x 16',
+        ),
         ({"size": {"shortest_edge": 16}}, "do_center_crop and crop_size 16"),
         ({"resample": 9}, "resample is 9; expected 0 to 5: nearest, lanczos"),
         ({"do_rescale": False}, "do_rescale is False; expected true"),

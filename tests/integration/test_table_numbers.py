@@ -224,7 +224,7 @@ def test_a_pef_of_classes_and_a_label_that_is_a_number_do_not_go_together(model:
         "mlp", "preprocess", tmp_path / "data", {"data": classes}, label_column="city", missing="mean",
         exclude="flat,price_in_cents,built,price",
     )  # fmt: skip
-    with pytest.raises(InvalidArgument, match="label is a class, the PEF predicts a number"):
+    with pytest.raises(InvalidArgument, match="label is a class, but the PEF predicts a number"):
         run_verb("mlp", "train", tmp_path / "r", {"pef": model.pefs["train"], "dataset": Path(data.outputs["dataset"])})
     with pytest.raises(PefMismatch, match="classes is 1, but 2 in the PEF"):
         model.preprocessing().check_model(features, 2, None, "preprocessing.json")

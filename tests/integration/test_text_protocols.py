@@ -161,7 +161,7 @@ def test_a_response_has_the_form_that_is_asked_for(client: openai.OpenAI) -> Non
         ({"store": True}, "store", "False"),
         ({"previous_response_id": "resp_1"}, "previous_response_id", "is not served here"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input.0.content.0",
-         "input_image is not served"),
+         "parts of type input_image are not supported"),
         ({"input": [{"type": "computer_call"}]}, "input.0", "expected message, reasoning, function_call, "),
         ({"tools": [{"type": "web_search"}]}, "tools.0.type", "function"),
         ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"not": {"type": "null"}}}}}, "text.format",
@@ -271,7 +271,7 @@ def test_an_error_has_the_form_of_the_api_that_was_called(
         claude.messages.create(**{"model": "llama", "messages": messages, "max_tokens": 1, **more})
 
     for fields, words in (
-        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "image is not served"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "parts of type image are not supported"),
         ({"messages": [{"role": "assistant", "content": [{"type": "tool_result", "tool_use_id": "1"}]},
                        {"role": "user", "content": "x"}]}, "not valid with the role assistant"),
         ({"messages": [{"role": "assistant", "content": "x"}]}, "put a user message before it"),

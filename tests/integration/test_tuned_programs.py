@@ -149,6 +149,7 @@ def test_portable_sections_are_predicted_by_their_operators_and_kept_apart(
     assert predict_step(loaded, limits) == pytest.approx(1e-3 * 2 * len(operators))
     assert predict_step(loaded, limits, "portable") == pytest.approx(1e-3 * (sum(operators) + len(operators)))
     config = TuneConfig("app", str(program), str(program))
+    monkeypatch.setenv("RDUKIT_KERNELS", "auto")
     before = points_file(config)
     assert forms_of(config) == "native"
     monkeypatch.setenv("RDUKIT_KERNELS", "portable")

@@ -84,8 +84,8 @@ ARGUMENTS: dict[str, tuple[list[Any], str]] = {
     "a-word-that-is-none": (["new", "aten.gelu.default", [{"ref": "weight"}], {"approximate": "/etc"}], "approximate"),
     "too-many": (["new", "aten.mul.Scalar", [{"ref": "weight"}, 0.5, 1], {}], "has 3 arguments; expected 2"),
     "too-few": (["new", "aten.mul.Scalar", [{"ref": "weight"}], {}], "lacks other"),
-    "twice": (["new", "aten.mul.Scalar", [{"ref": "weight"}, 0.5], {"other": 1}], "no parameter 'other'"),
-    "out": (["new", "aten.mul.Scalar", [{"ref": "weight"}, 0.5], {"out": {"ref": "weight"}}], "no parameter 'out'"),
+    "twice": (["new", "aten.mul.Scalar", [{"ref": "weight"}, 0.5], {"other": 1}], "has parameter 'other'"),
+    "out": (["new", "aten.mul.Scalar", [{"ref": "weight"}, 0.5], {"out": {"ref": "weight"}}], "has parameter 'out'"),
     "another-device": (
         ["new", "aten.zeros.default", [[2, 3]], {"device": {"device": "cuda:7"}}], "device is"
     ),

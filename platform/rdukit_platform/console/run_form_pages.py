@@ -55,6 +55,8 @@ router = APIRouter(prefix="/console", include_in_schema=False, route_class=PageR
 #: Artifacts that a list offers, newest first.
 MAX_OFFERED: Final = 100
 UPLOADED: Final = "uploaded"
+FROM_BOX: Final = "from this box"
+FROM_OTHERS: Final = "from other boxes"
 #: Fields that a form may have.
 MAX_FIELDS: Final = 500
 #: Verbs that the form of a pipeline starts with; the others wait to be ticked.
@@ -407,9 +409,9 @@ def offer_artifacts(
         for artifact, job_box in _fitting(session, tenant_id, slot, MAX_OFFERED):
             size = format_bytes(artifact.bytes)
             label = f"{artifact.name[:60]} · {size} · {age_words(artifact.created_at, now)} · {artifact.id}"
-            group = UPLOADED if job_box is None else f"made by {'this box' if job_box == box.name else 'other boxes'}"
+            group = UPLOADED if job_box is None else FROM_BOX if job_box == box.name else FROM_OTHERS
             options.append(Option(artifact.id, label, group))
-        order = ("from this box", "from other boxes", UPLOADED)
+        order = (FROM_BOX, FROM_OTHERS, UPLOADED)
         offered[slot.name] = sorted(options, key=lambda option: order.index(option.group))
     return offered
 
