@@ -191,7 +191,7 @@ def test_what_replicas_of_one_process_cannot_do_is_refused(
         samba.session.run(inputs, outputs, section_types=["bckwd"], data_parallel=True)
     samba.session.reset()
     samba.session.options = {"virtual_ranks": 3}
-    with pytest.raises(PefMismatch, match=r"hold 2 times the batch .* with --virtual-ranks 3 pass 3 times"):
+    with pytest.raises(PefMismatch, match=r"hold 2 times the batch .* with --virtual-ranks 3 pass 3 batches"):
         utils.trace_graph(model, inputs, adamw(model), pef=pefs["f32"])
 
 

@@ -363,7 +363,7 @@ except RuntimeFault as error:
     done = subprocess.run(
         [sys.executable, "-c", program], env=variables, capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.stdout.startswith("isolation is strict, but landlock is unavailable: 16 domains"), done.stderr
+    assert done.stdout.startswith("isolation is strict, but landlock is unavailable: 16 Landlock domains"), done.stderr
 
 
 def test_an_isolated_program_can_be_killed_and_waited_for() -> None:

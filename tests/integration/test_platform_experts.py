@@ -61,7 +61,7 @@ def test_a_training_becomes_an_expert_that_says_where_it_is_from(
     said = gateway.refused("GET", "/v1/experts?box=logrge", token)
     assert (said[0], "unknown ModelBox 'logrge'" in said[1]) == (404, True), said
     refused = gateway.refused("POST", "/v1/experts", token, json={"job": compiled, "name": "digits"})
-    assert (refused[0], "is a compile job; expected a train job that has succeeded" in refused[1]) == (400, True)
+    assert (refused[0], "is a compile job; expected a successful train job" in refused[1]) == (400, True)
     assert gateway.refused("POST", "/v1/experts", token, json={"job": trained, "name": "digits"})[0] == 409
     waiting = {"job": example.add("later"), "name": "digits"}
     assert gateway.refused("POST", "/v1/experts", token, json=waiting)[0] == 409

@@ -51,7 +51,7 @@ def test_up_gets_ready_refuses_a_second_and_stops_all(home: Path) -> None:
         assert metrics_of_monitoring() - NODE_METRICS.keys() <= known, "what dashboards and alerts ask for is told"
         second = run_rdukit(home, "up", "--port", "0")
         assert second.returncode == 6
-        assert f"runs in {home} already" in second.stderr
+        assert f"already runs in {home}" in second.stderr
         listed = run_rdukit(home, "job", "list", "--json")
         assert listed.returncode == 0, listed.stderr
         more = ("--priority", "2", "--run-limit", "10m", "--label", "project=genes")

@@ -45,7 +45,7 @@ def write_folder(folder: Path) -> Any:
 def test_a_tokenizer_of_another_form_is_refused_with_the_command_that_writes_it(tmp_path: Path) -> None:
     write_folder(tmp_path)
     (tmp_path / "tokenizer.json").rename(tmp_path / "spiece.model")
-    with pytest.raises(NotFound, match=r"as spiece\.model only; expected tokenizer\.json\. Write it with python -c"):
+    with pytest.raises(NotFound, match=r"only as spiece\.model; expected tokenizer\.json\. Write it with python -c"):
         prepare_hub_folder(tmp_path, tmp_path / "cache")
 
 
