@@ -261,7 +261,10 @@ def test_training_goes_on_without_a_killed_machine_one_whose_link_is_down_or_a_k
     assert f"{said}; {len(left)} ranks go on\n" in ended[0][1], ended
     assert [status == 0 for status, _ in ended] == [rank in left for rank in range(4)]
     if how == "cut":
-        assert all("ranks 0, 1 may run, unreachable, and 2 ranks are no majority" in text for _, text in ended[2:])
+        assert all(
+            "ranks 0, 1 may still run but cannot be reached, and 2 ranks are not a majority" in text
+            for _, text in ended[2:]
+        )
     reference(pef, tmp_path, 4, 3, left)
     check_went_on(tmp_path, left)
 

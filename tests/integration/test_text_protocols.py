@@ -271,7 +271,7 @@ def test_an_error_has_the_form_of_the_api_that_was_called(
         claude.messages.create(**{"model": "llama", "messages": messages, "max_tokens": 1, **more})
 
     for fields, words in (
-        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "type image are not supported"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "image are not supported"),
         ({"messages": [{"role": "assistant", "content": [{"type": "tool_result", "tool_use_id": "1"}]},
                        {"role": "user", "content": "x"}]}, "not valid with the role assistant"),
         ({"messages": [{"role": "assistant", "content": "x"}]}, "put a user message before it"),

@@ -125,7 +125,10 @@ def test_a_folder_transcribes_as_transformers_for_openais_client(tmp_path: Path)
         for fields, words in (
             ({"language": "xx"}, "whisper does not support 'xx'; expected one of de, en, haw"),
             ({"file": ("x.wav", b"RIFF")}, "file: it is damaged, or no audio; expected WAV, FLAC, MP3 or Ogg"),
-            ({"timestamp_granularities": ["word"]}, "timestamp_granularities: it is of response_format verbose_json"),
+            (
+                {"timestamp_granularities": ["word"]},
+                "timestamp_granularities: only response_format verbose_json supports it",
+            ),
             ({"temperature": 2}, "temperature"),
             ({"prompt": "<|en|>"}, "special token"),
             ({"extra_body": {"languag": "en"}}, "write language"),
