@@ -200,7 +200,7 @@ def test_own_arrays_are_taken_by_name_and_wrong_ones_are_refused(tmp_path: Path)
     for change, words in (
         ({"centre": arrays["centre"][:7]}, "equal numbers of samples"),
         ({"centre": arrays["centre"].astype(np.float64)}, r"expected centre float32 \['samples', 2\]"),
-        ({"patch": arrays["patch"][:, :, :5]}, r"this model takes patch float32 \['samples', 1, 11, 11\]"),
+        ({"patch": arrays["patch"][:, :, :5]}, r"expected patch float32 \['samples', 1, 11, 11\]"),
         ({"patch": np.full_like(arrays["patch"], np.nan)}, "not finite"),
         ({"patch": np.array([{}] * 20)}, "does not contain arrays"),
     ):
