@@ -205,8 +205,8 @@ def test_an_unreachable_address_ends_the_ranks_within_their_time(tmp_path: Path)
     with machines(1, tmp_path) as nodes, ranks_on(nodes, "x.pef", tmp_path, **variables) as ranks:
         (first, told), (second, other) = (rank.finish() for rank in ranks)
     assert first and second
-    assert "rank 0 of 2 (by MPICH) did not meet all others within 6 s (rank 1 did not come)" in told
-    assert "rank 1 of 2 (by MPICH) did not meet all others within 6 s (10.93.0.1:" in other
+    assert "rank 0 of 2 (by MPICH) did not meet all other ranks within 6 s (rank 1 did not come)" in told
+    assert "rank 1 of 2 (by MPICH) did not meet all other ranks within 6 s (10.93.0.1:" in other
 
 
 def reference(pef: str, folder: Path, ranks: int, lost_at: int, left: Sequence[int]) -> None:

@@ -250,7 +250,7 @@ def test_an_installation_builds_libraries_of_its_own_for_a_pef_from_elsewhere(
     foreign = site.run(**home)
     assert foreign.native_kernels == 0
     assert (
-        "another installation built them, and a library is code; build them here with rdukit pef "
+        "another installation built them, and a library is executable code; rebuild them here with rdukit pef "
         "build" in foreign.stderr
     )
     built = tmp_path / "built" / "small.pef"

@@ -133,7 +133,7 @@ def test_a_folder_transcribes_as_transformers_for_openais_client(tmp_path: Path)
             ({"prompt": "<|en|>"}, "special token"),
             ({"extra_body": {"languag": "en"}}, "write language"),
             ({"include": ["logprobs"]}, "include is not served here"),
-            ({"response_format": "srt", "stream": True}, "srt is not streamed"),
+            ({"response_format": "srt", "stream": True}, "srt cannot be streamed"),
         ):
             with pytest.raises(openai.BadRequestError, match=words):
                 create(**{"model": "whisper", "file": short, **fields})
