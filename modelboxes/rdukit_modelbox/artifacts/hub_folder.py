@@ -9,7 +9,6 @@ because the process of a box imports neither torch nor models::
 It leads a session, and ends with its parent process PARENT.
 """
 
-import contextlib
 import json
 import re
 import shutil
@@ -148,7 +147,8 @@ def _compile_once(
         else:
             program = ModelProgram(shape, entry=entry)
             program.compile(name, unfinished, "o3", "sn30", 1, builds_kernels=not is_later)
-        with contextlib.suppress(OSError):  # another process was faster
+        if not pef.is_file():  # no other process was faster
+            shutil.rmtree(made, ignore_errors=True)
             unfinished.rename(made)
             unfinished.mkdir()  # the context manager removes it
     return pef, native_pef

@@ -48,10 +48,14 @@ async def switch_to_native(repository: Repository, to_build: Mapping[Path, Path]
 
 async def _build(pef: Path, native: Path) -> bool:
     """Run the program to its end, which prints progress to stderr. Return whether the PEF is there."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", PROGRAM, str(os.getpid()), str(pef), str(native), start_new_session=True,
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
+    try:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", PROGRAM, str(os.getpid()), str(pef), str(native), start_new_session=True,
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+    except OSError as cause:
+        logger.warning("no process could be started to build native kernels reason=%s", cause)
+        return False
     try:
         await process.wait()
     except asyncio.CancelledError:
