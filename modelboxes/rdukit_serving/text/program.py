@@ -136,10 +136,7 @@ class TextProgram:
         """
         count = len(tokens)
         size = next(length for length in self.sizes.prompt_lengths if length >= count)
-        given = np.zeros((3, 1, size), np.int64)  # tokens, positions, and the rows that are written
-        given[0, 0, :count], given[1, 0, :count] = tokens, np.arange(position, position + count)
-        given[2] = self.sizes.texts
-        given[2, 0, :count] = row
+        given = self._placed(row, tokens, position, size)
         graph, last = f"prefill_{size}", np.array([count - 1])
         began = time.thread_time()
         logits_V = self._run(
@@ -163,14 +160,18 @@ class TextProgram:
         size, parts = self.sizes.prompt, list[NDArray[np.float32]]()
         for at in range(0, len(tokens), size):
             part = tokens[at : at + size]
-            given = np.zeros((3, 1, size), np.int64)
-            given[0, 0, : len(part)] = part
-            given[1, 0, : len(part)] = np.arange(position + at, position + at + len(part))
-            given[2] = self.sizes.texts  # what fills the run is in the spare row
-            given[2, 0, : len(part)] = row
+            given = self._placed(row, part, position + at, size)
             found = self._run("align", tokens=given[0], positions=given[1], rows=np.array([row]), targets=given[2])
             parts.append(found.reshape(self.sizes.alignment, size, -1)[:, : len(part)].copy())
         return np.concatenate(parts, 1)
+
+    def _placed(self, row: int, tokens: Sequence[int], position: int, size: int) -> NDArray[np.int64]:
+        """Return tokens, positions and written rows [3, 1, size] of a run for one text, from ``position`` on."""
+        count, given = len(tokens), np.zeros((3, 1, size), np.int64)
+        given[0, 0, :count], given[1, 0, :count] = tokens, np.arange(position, position + count)
+        given[2] = self.sizes.texts  # what fills the run is in the spare row
+        given[2, 0, :count] = row
+        return given
 
     def part_length(self, made: int) -> int:
         """Return the largest number of a prompt's tokens to read while ``made`` other texts wait for theirs."""

@@ -66,7 +66,7 @@ def join_network(store: Store, rank: int, size: int, meeting: str | None) -> Ran
         PeerLost: a rank cannot reach another machine; all ranks raise it.
         RuntimeError: torch's; ranks did not come.
     """
-    given = os.environ.get(INTERFACE, "").partition(",")[0].strip()
+    given = _chosen_interface()
     own = _given_address(given) if given else find_own_address(meeting) if meeting else ""
     said = exchange_texts(store, "address", rank, size, own or f"!{_name_interfaces()}" if given else own)
     if wrong := [f"rank {of} has {text[1:]}" for of, text in enumerate(said) if text.startswith("!")]:
@@ -131,7 +131,7 @@ def find_own_address(meeting: str | None) -> str:
 
 def find_gloo_address(meeting: str | None) -> str:
     """Return the address of the interface that torch's connections use; without a choice, that to ``meeting``."""
-    given = os.environ.get(INTERFACE, "").partition(",")[0].strip()
+    given = _chosen_interface()
     return (_given_address(given) if given else "") or find_own_address(meeting)
 
 
@@ -145,6 +145,11 @@ def _find_interface(address: str) -> str | None:
     if _is_loopback(address):
         return _LOOPBACK_INTERFACE if Path(f"/sys/class/net/{_LOOPBACK_INTERFACE}").exists() else None
     return next((name for _, name in socket.if_nameindex() if address in _addresses_of(name)), None)
+
+
+def _chosen_interface() -> str:
+    """Return the user's interface, the first of several; empty: there is no choice."""
+    return os.environ.get(INTERFACE, "").partition(",")[0].strip()
 
 
 def _given_address(interface: str) -> str:
