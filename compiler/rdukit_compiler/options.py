@@ -98,7 +98,7 @@ class CompileOptions:
         if self.weight_dtype and not self.inference:
             raise InvalidArgument(
                 f"--weight-dtype {self.weight_dtype} is only for inference, because rounded weights cannot be "
-                f"trained; compile with --inference"
+                "trained; compile with --inference"
             )
         if self.graphamp is not None and self.graphamp not in PRESETS:
             raise InvalidArgument(f"--graphamp-preset {self.graphamp!r} is not valid; expected {', '.join(PRESETS)}")

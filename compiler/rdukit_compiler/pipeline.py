@@ -99,7 +99,7 @@ def compile_graphs(graphs: Sequence[TracedGraph], options: CompileOptions, repor
             names = ", ".join(traced.graph.name for traced in graphs)
             raise CompileError(
                 f"internal: compiling {names} failed: {type(cause).__name__}: {cause}; this is a defect of the "
-                f"compiler, not of the model; another mode (--o0) may work"
+                "compiler, not of the model; another mode (--o0) may work"
             ) from cause
 
 

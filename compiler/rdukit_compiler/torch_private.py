@@ -144,7 +144,7 @@ def trace_functional(function: Callable[..., Any], inputs: Sequence[torch.Tensor
         return traced
     raise UnsupportedOperator(
         f"operator {overwriting.target} overwrites a tensor, and no variant of it returns a new one; use an operator "
-        f"without underscore or out="
+        "without underscore or out="
     ) from cause
 
 

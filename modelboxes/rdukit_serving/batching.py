@@ -153,7 +153,7 @@ class Batcher:
         if len(self._waiting) >= self._max_queue:
             raise Overloaded(
                 f"{len(self._waiting)} requests wait, which is the limit {self._max_queue} (serving.max_queue); try "
-                f"later"
+                "later"
             )
         queued = QueuedRequest(request, rows, reply)
         if request.timeout_us:

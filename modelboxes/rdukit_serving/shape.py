@@ -85,7 +85,7 @@ class TextSizes:
         if draft.vocabulary != self.vocabulary:
             raise InvalidArgument(
                 f"the draft has {draft.vocabulary} tokens; expected {self.vocabulary}, because it needs the model's "
-                f"tokenizer"
+                "tokenizer"
             )
         for name, has, needs in (
             ("context_length", draft.context, self.context), ("batch_size", draft.texts, self.texts)

@@ -110,7 +110,7 @@ def check_huge_pages(asked: int, reserved: int) -> None:
     if reserved != asked:
         raise RuntimeFault(
             f"the kernel reserved {reserved} of {asked} huge pages of 1 GiB: not enough contiguous free memory; "
-            f"reserve them at boot (hugepagesz=1G hugepages=N), or ask for fewer",
+            "reserve them at boot (hugepagesz=1G hugepages=N), or ask for fewer",
             huge_pages=reserved,
         )
 

@@ -162,7 +162,7 @@ def _meet(launch: Launch, longest: timedelta) -> None:
     if not launch.is_one_node:
         raise InvalidArgument(
             f"the {launch.world_size} ranks are on several nodes; on all ranks set MASTER_ADDR to rank 0's host and "
-            f"MASTER_PORT to a free port there"
+            "MASTER_PORT to a free port there"
         )
     use_interface_of(LOOPBACK)
     path = launch_file(RENDEZVOUS)
@@ -230,8 +230,7 @@ def _wait_for_port(path: Path) -> tuple[int, str]:
                 if os.fstat(file.fileno()).st_uid not in {os.geteuid(), 0}:
                     raise InvalidArgument(
                         f"{path} belongs to another user; expected the file of rank 0: set $RDUKIT_HOME to a folder "
-                        f"that other users "
-                        "cannot write"
+                        "that other users cannot write"
                     )
                 found = json.load(file)
             os.kill(int(found["pid"]), 0)

@@ -153,7 +153,7 @@ def _run_backward(
     if not context.materialize_grads and len(carried) > 1:
         return [None] * arguments, (
             f"custom autograd function {function.__name__!r} depends on which gradients arrive "
-            f"(ctx.set_materialize_grads(False)), which a static graph does not know; leave out the call"
+            "(ctx.set_materialize_grads(False)), which a static graph does not know; leave out the call"
         )
     arrived = dict(zip(carried, incoming, strict=True))
     given = [

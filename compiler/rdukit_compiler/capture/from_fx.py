@@ -203,7 +203,7 @@ class _Converter:
         if "out" in node.kwargs:
             raise UnsupportedOperator(
                 f"in module {module_of(node)!r}: {parse_operator(op).word} has out=, which the RDU does not support; "
-                f"use the operator's result"
+                "use the operator's result"
             )
         if op == _BROADCAST:
             return  # its results are converted separately: see ``_broadcast``
@@ -244,7 +244,7 @@ class _Converter:
         if returns_nothing(node):
             raise UnsupportedOperator(
                 f"in module {module_of(node)!r}: operator {op!r} returns nothing, so no graph can hold it; leave it "
-                f"out of forward, or let it return its result"
+                "out of forward, or let it return its result"
             )
         if op in _KEEP_STATISTICS:
             args = self._without_statistics(node, args)

@@ -114,7 +114,7 @@ class UnknownFunction:
     def _refuse(self, name: str) -> NoReturn:
         raise UnsupportedOperator(
             f"forward reads grad_fn.{name}, but autograd builds no graph during a trace; compare grad_fn with None, "
-            f"read requires_grad or is_leaf, or hook the tensor itself (register_hook)"
+            "read requires_grad or is_leaf, or hook the tensor itself (register_hook)"
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -208,7 +208,7 @@ def check_frozen(stand_ins: Mapping[str, torch.Tensor]) -> None:
         if frozen is not None and any(_FROZEN_META not in user.meta for user in frozen[0].proxy.node.users):
             raise TraceError(
                 f"forward freezes parameter {path!r} after its use and leaves it frozen, so the next call would have "
-                f"other gradients; call requires_grad_(True) before forward ends, or freeze it before it is used"
+                "other gradients; call requires_grad_(True) before forward ends, or freeze it before it is used"
             )
 
 

@@ -34,7 +34,7 @@ class RecordedHook:
         if get_proxy_mode() is not None:
             raise UnsupportedOperator(
                 f"forward registers {self._name} and removes it again, but a static graph would keep it; register it "
-                f"only where it must act"
+                "only where it must act"
             )
 
 
@@ -146,7 +146,7 @@ class _Unknown:
     def __init__(self, hook: str, module: str) -> None:
         self._text = (
             f"full backward hook {hook!r} of {module} reads grad_output, which is known at another point of the "
-            f"backward; use grad_input, or a full backward pre-hook, which gets grad_output"
+            "backward; use grad_input, or a full backward pre-hook, which gets grad_output"
         )
 
     def _refuse(self, *_: Any) -> Any:

@@ -158,14 +158,14 @@ def _find_refusal(result: Any, op_type: str) -> str | None:
     if result is None:
         return (
             f"one of the results of {op_type} is None, which a graph cannot hold: give its layer a weight and a bias, "
-            f"or use simpler operators"
+            "or use simpler operators"
         )
     if not isinstance(result, torch.Tensor):
         return f"{op_type} returns a Python value that depends on data; control flow and shapes cannot depend on data"
     if result.layout is not torch.strided:
         return (
             f"{op_type} returns a tensor of layout {result.layout}, but the RDU has only dense tensors; use a dense "
-            f"tensor with a mask"
+            "tensor with a mask"
         )
     if (dtype := dtype_name(result.dtype)) not in ITEM_BYTES:
         return f"{op_type} returns a tensor of dtype {dtype}; the RDU takes {', '.join(ITEM_BYTES)}"

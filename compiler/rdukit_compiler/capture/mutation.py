@@ -144,7 +144,7 @@ class Aliases:
             if other not in fresh and memory_of(other) in places:
                 self._stale[other] = (
                     f"{what} overwrites memory shared with {other.name!r}, which is read afterwards; use the operator "
-                    f"without the underscore, or read the overwritten tensor"
+                    "without the underscore, or read the overwritten tensor"
                 )
         return Overwritten(current, value)
 
@@ -231,5 +231,5 @@ def refuse_view_of_constant(node: fx.Node, what: str) -> None:
         if node.op == "get_attr":
             raise UnsupportedOperator(
                 f"{what} overwrites a part of a tensor from outside forward's arguments, parameters and buffers; keep "
-                f"such state in a buffer (register_buffer)"
+                "such state in a buffer (register_buffer)"
             )

@@ -149,7 +149,7 @@ def shown_places(node: fx.Node, root: fx.Node, carries: bool) -> fx.Node:
     if carries:
         raise UnsupportedOperator(
             f"as_strided reads memory beyond its tensor, {base.name!r}, and torch loses the gradient of that memory; "
-            f"use it on the whole tensor, or on a detached one"
+            "use it on the whole tensor, or on a detached one"
         )
     return root
 
@@ -213,7 +213,7 @@ def check_scattered(node: fx.Node) -> None:
     if not is_expanded and _overlaps(MemoryLayout(tuple(lies.shape), lies.stride(), 0)):
         raise UnsupportedOperator(
             f"{word_of(node)} replaces a part of {base.name!r}, several elements of which share memory: torch would "
-            f"also overwrite other elements; use contiguous() first"
+            "also overwrite other elements; use contiguous() first"
         )
 
 

@@ -254,7 +254,7 @@ def _does_not_fit(graph: ModelGraph, operator: Operator, limits: SectionLimits) 
     over = ", ".join(f"{need} {what} of {have}" for what, (need, have) in numbers.items() if need > have)
     return DoesNotFit(
         f"operator {operator.name!r} ({operator.op_type}) needs {over} on its own; use more tiles, a smaller batch, "
-        f"or split the operator",
+        "or split the operator",
         operator=operator.name,
         needed={what: need for what, (need, _) in numbers.items()},
         available={what: have for what, (_, have) in numbers.items()},

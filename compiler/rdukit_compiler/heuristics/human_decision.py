@@ -88,7 +88,7 @@ def decided_matches(graph: ModelGraph, decision: HumanDecision) -> tuple[tuple[M
             raise InvalidArgument(
                 f"human decision: section {number} ({', '.join(patterns)}) cannot be one section of graph "
                 f"{graph.name}: a path leaves its {len(names)} operators and comes back; also name the operators "
-                f"between"
+                "between"
             )
         groups.join(positions)
         taken.update(names)

@@ -157,7 +157,7 @@ def refusing(operators: Sequence[Operator], compile_alone: Callable[[Operator], 
         where = name_operators(_find_refused(operators, compile_alone))
         raise UnsupportedOperator(
             f"{where} cannot be compiled: no PEF can contain it with these arguments; use other torch operators, or "
-            f"compute it outside of forward"
+            "compute it outside of forward"
         ) from cause
     except (RdukitError, OSError, MemoryError):
         raise
@@ -183,7 +183,7 @@ def explain_refusal(operators: Sequence[Operator], cause: Exception) -> CompileE
     if type(cause).__name__ in _NEEDS_VALUES:
         return UnsupportedOperator(
             f"{where}: the shape of its result or gradient depends on data ({text}), but shapes on the RDU are "
-            f"static; use torch.where with a mask, or compute it without a gradient (detach)"
+            "static; use torch.where with a mask, or compute it without a gradient (detach)"
         )
     return CompileError(f"{where} cannot be compiled: {type(cause).__name__}: {text}")
 

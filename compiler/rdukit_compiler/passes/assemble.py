@@ -140,7 +140,7 @@ class _GraphAssembler:
         if (other := self._kinds.setdefault(name, kind)) is not kind:
             raise CompileError(
                 f"two tensors of graph {self._graph.name!r} are called {name!r}: its {other} and its {kind}; rename "
-                f"the one that the program names"
+                "the one that the program names"
             )
         known = self._assembly.symbols.get(name)
         if known is not None and MADE_OR_TAKEN.get(known.kind, 0) > MADE_OR_TAKEN.get(kind, 0):
@@ -288,7 +288,7 @@ class _GraphAssembler:
                 if (late and buffer in kernels.inputs) or any(saved.value == buffer for saved in kernels.saved):
                     raise UnsupportedOperator(
                         f"section {plan.name!r} needs the value of buffer {buffer!r} from before forward overwrites "
-                        f"it; read the buffer after the write, or keep a copy in another buffer"
+                        "it; read the buffer after the write, or keep a copy in another buffer"
                     )
                 late = late or value in kernels.outputs
 

@@ -97,7 +97,7 @@ def host_reason(operators: Sequence[Operator]) -> str | None:
     if is_guard(found):
         return (
             f"{LOOKS_AT_DATA} ({found.args[1]}): compiled for finite numbers and checks that pass, or on request for "
-            f"the example's values; a run with other data is refused"
+            "the example's values; a run with other data is refused"
         )
     return (
         f"operator {found.op_type} in module {found.module or 'forward'} is not supported on the RDU and runs on the "

@@ -32,7 +32,7 @@ def check_words(rules: Iterable[Rule], graphs: Iterable[ModelGraph], heuristics:
             raise RuleError(
                 f"{rule.source}, line {rule.line}: rule {rule.name!r}, key 'heuristic': there is no heuristic "
                 f"{rule.heuristic!r}{_meant(near)}; expected {', '.join(sorted(heuristics))}, or a heuristic of a "
-                f"--heuristics file",
+                "--heuristics file",
                 file=rule.source, line=rule.line, rule=rule.name, entry="", key="heuristic",
             )  # fmt: skip
         for entry in rule.entries:
@@ -68,7 +68,7 @@ def explain_no_match(rule: Rule, graphs: Sequence[ModelGraph], taken: Mapping[st
     if others:
         return (
             f"{place}its operators are connected differently, or {_some(others)} fused them earlier; rules of higher "
-            f"priority run first"
+            "priority run first"
         )
     return f"{place}the graph has its operators, but not connected as the pattern says"
 

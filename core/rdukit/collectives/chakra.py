@@ -52,7 +52,7 @@ def write_chakra(folder: Path, name: str, pef: Pef, ranks: int, straggler: float
     if ranks * len(trace) > MAX_BYTES:
         raise InvalidArgument(
             f"traces of {ranks} ranks have {ranks * len(trace)} bytes; expected at most {MAX_BYTES}; choose fewer "
-            f"--ranks"
+            "--ranks"
         )
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"{name}.{rank}.et" for rank in range(ranks)]

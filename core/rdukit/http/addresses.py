@@ -92,6 +92,6 @@ def connect_allowed(
     if failure is None and refusal is not None:
         raise PermissionDenied(
             f"host {host!r} has an address in {refusal}, from which boxes never fetch; use another host, or ask an "
-            f"operator to add its network to artifacts.allowed_networks"
+            "operator to add its network to artifacts.allowed_networks"
         )
     raise Unavailable(f"{host}:{port} does not answer: {failure}") from failure

@@ -228,7 +228,7 @@ def _foreign(field: str, value: bytes) -> PermissionDenied:
     shown = ascii(value[:80].decode("latin-1"))
     return PermissionDenied(
         f"{field.capitalize()} {shown} is not a name of this box; without tokens a box accepts only loopback names, "
-        f"its listening address, and the names in box.hosts",
+        "its listening address, and the names in box.hosts",
         field=field,
     )
 

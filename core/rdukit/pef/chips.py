@@ -257,7 +257,7 @@ def require_room(pef: Pef) -> None:
     raise DoesNotFit(
         f"{pef.name} takes {format_bytes(fullest)} of {where}, but an RDU of {pef.arch} has {format_bytes(room)}; "
         f"divide the model among more RDUs with --n-chips {more} --tensor-parallel "
-        f"weight", needed_bytes=fullest, room_bytes=room,
+        "weight", needed_bytes=fullest, room_bytes=room,
     )  # fmt: skip
 
 

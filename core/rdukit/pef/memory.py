@@ -61,7 +61,7 @@ def parameter_layout(pef: Pef) -> tuple[dict[str, int], int]:
             how = "is changed by runs" if name in written else "shares its memory with another tensor"
             raise PefMismatch(
                 f"parameter {name!r} of {pef.name} {how}: it cannot be replaced by another checkpoint; compile with "
-                f"purpose=serve"
+                "purpose=serve"
             )
         is_buffer = symbol.kind is SymbolKind.BUFFER and name not in written and sharers[symbol.region] == 1
         if symbol.kind is SymbolKind.PARAMETER or is_buffer:

@@ -405,7 +405,7 @@ def _check_chips(pef: Pef) -> None:
         raise PefCorrupt(
             f"the PEF is for {plan.count} chips and {pef.num_tiles} tiles, and places {len(plan.sections)} of "
             f"{len(pef.sections)} sections; expected 2 or more chips with equal numbers of tiles, and all sections "
-            f"placed"
+            "placed"
         )
     if any(not 0 <= chip < plan.count for chips in plan.sections for chip in chips):
         raise PefCorrupt(f"a section is on a chip outside the {plan.count} planned ones")

@@ -121,7 +121,7 @@ def check_operators(graph: KernelGraph) -> None:
                 continue
             raise PefNotAllowed(
                 f"the PEF names operator {node.op[:100]!r}, which the compiler never emits; a PEF may use only "
-                f"operators that it emits"
+                "operators that it emits"
             )
         _check_arguments(node, signature)
 

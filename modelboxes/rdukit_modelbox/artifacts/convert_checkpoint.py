@@ -37,7 +37,7 @@ def convert_checkpoint(source: Path, target: Path) -> dict[str, tuple[int, ...]]
     except _DAMAGE as cause:
         raise InvalidArgument(
             f"{source} is damaged, or contains objects other than tensors and plain values, which could run code; "
-            f"expected a file written by torch.save(model.state_dict(), FILE)"
+            "expected a file written by torch.save(model.state_dict(), FILE)"
         ) from cause
     for key in _NESTED:
         if isinstance(value, Mapping) and isinstance(value.get(key), Mapping):

@@ -85,7 +85,7 @@ def parse_reference(text: str, what: str) -> Reference:
         if not _BUCKET.fullmatch(parts.netloc):
             raise refuse(
                 f"{parts.netloc!r} is not a bucket's name; expected 3 to 63 lower-case letters, digits, dots "
-                f"and hyphens"
+                "and hyphens"
             )
         if parts.query:
             raise refuse("a query")

@@ -26,7 +26,7 @@ def screen(path: Path, what: str, roots: Sequence[Path], limits: UnpackLimits) -
         if suffix in PICKLE_SUFFIXES or _is_pickle(file, head):
             raise InvalidArgument(
                 f"{what}: {file.name} is a pickle, which can run any program when read; expected safetensors; convert "
-                f"it on a machine that may run it: rdukit box convert FILE.pt -o FILE.safetensors"
+                "it on a machine that may run it: rdukit box convert FILE.pt -o FILE.safetensors"
             )
         if suffix == ".npz":
             check_zip(file, limits)

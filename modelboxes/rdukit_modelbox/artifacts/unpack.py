@@ -112,7 +112,7 @@ def _zip_members(path: Path, limits: UnpackLimits) -> Iterator[tuple[str, "_Read
             if info.flag_bits & 1:
                 raise InvalidArgument(
                     f"{path.name}: member {info.filename!r} is encrypted and cannot be read; "
-                    f"expected an archive without encryption"
+                    "expected an archive without encryption"
                 )
             if info.is_dir():
                 yield info.filename, None

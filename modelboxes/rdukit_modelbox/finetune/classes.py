@@ -46,7 +46,7 @@ def choose_classes(hub: HubFolder, data: Path) -> ChosenClasses:
     if problem not in (None, _ONE_CLASS):
         raise InvalidArgument(
             f"{hub.path}/config.json: problem_type is {problem!r}; expected {_ONE_CLASS!r} or none, because each "
-            f"sample has one class"
+            "sample has one class"
         )
     found = classes_of_pictures(data) if hub.entry.task == PICTURES else _text_classes(data)
     is_numbered = all(name.isdecimal() for name in found)

@@ -182,8 +182,8 @@ async def _turns(
             if not whole.startswith(prompt):
                 raise InvalidArgument(
                     f"{line.place}: the chat template changes earlier turns when message {index} is added, so the "
-                    f"text to learn has no clear start; expected a template that only appends, or lines with prompt "
-                    f"and completion"
+                    "text to learn has no clear start; expected a template that only appends, or lines with prompt "
+                    "and completion"
                 )
             completion = whole.removeprefix(prompt)
             if end_of_text:

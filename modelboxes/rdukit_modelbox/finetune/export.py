@@ -128,7 +128,7 @@ def merge_folder(adapter: Path, target: Path, base: Path | None = None) -> tuple
         if changed:
             raise InvalidArgument(
                 f"{adapter} was trained with other base weights than {hub.path}: {changed[0]} differs; expected its "
-                f"own base"
+                "own base"
             )
         for layer, update in updates.items():
             weights |= dict(zip((layer + part for part in ADAPTER_PARTS), update, strict=True))
@@ -151,7 +151,7 @@ def refuse_code(hub: HubFolder) -> None:
     if hub.config.get("auto_map"):
         raise InvalidArgument(
             f"{hub.path}/config.json has auto_map: the model needs its own code, which rdukit does not run; expected "
-            f"a folder for one of transformers' own classes"
+            "a folder for one of transformers' own classes"
         )
 
 

@@ -70,7 +70,7 @@ def base_of(folder: Path, base: Path | None = None) -> Path:
             return place
     raise NotFound(
         f"{folder / PEFT_CONFIG}: base_model_name_or_path is {named!r}, which is not a local folder with {CONFIG}; "
-        f"name the base's folder with --base"
+        "name the base's folder with --base"
     )
 
 
@@ -100,7 +100,7 @@ def read_peft_folder(folder: Path, hub: HubFolder) -> PeftAdapter:
         if wanted not in shapes or (not is_update and "lora_" in name):
             raise InvalidArgument(
                 f"{folder / PEFT_FILE}: {stored} does not belong to {hub.entry.name}; expected {_EXPECTED} of that "
-                f"model"
+                "model"
             )
         if wanted in tied or wanted in tied.values():
             raise InvalidArgument(

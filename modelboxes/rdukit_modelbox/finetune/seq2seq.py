@@ -99,7 +99,7 @@ def _target_form(hub: HubFolder, end_id: int) -> _TargetForm:
     if ends is not None and end_id not in (ends if isinstance(ends, list) else [ends]):
         raise InvalidArgument(
             f"{hub.path}: the tokenizer ends a text with token {end_id}, but eos_token_id is {ends}; expected the "
-            f"same token in tokenizer_config.json (eos_token) and generation_config.json"
+            "same token in tokenizer_config.json (eos_token) and generation_config.json"
         )
     if not SEQ2SEQ[str(hub.sizes["family"])].wraps_target:
         return _TargetForm((), (end_id,), has_own=True)
@@ -143,7 +143,7 @@ def tokenize_sources(
             if not ids or padding in ids or max(ids) >= int(sizes["vocabulary"]):
                 raise InvalidArgument(
                     f"{place}: the {name} is empty or has a token that the model cannot read; expected tokens from 0 "
-                    f"to "
+                    "to "
                     f"{int(sizes['vocabulary']) - 1}, without {padding}, which is padding"
                 )
         cut[0] += bool(read.overflowing)

@@ -120,7 +120,7 @@ def _read_files(folder: Path) -> dict[str, bytes]:
         if path.suffix.lower() in ARTIFACT_SUFFIXES:
             raise InvalidArgument(
                 f"{path} is an artifact; a box mounts or fetches PEFs, checkpoints and data when it runs, so move the "
-                f"file out of the box's folder"
+                "file out of the box's folder"
             )
         if path.suffix.lower() in KEPT_SUFFIXES or path.name in KEPT_NAMES:
             if path.stat().st_size > MAX_BOX_BYTES:

@@ -60,7 +60,7 @@ def read_members(text: str) -> tuple[MemberLease, ...]:
         if lease.count(":") != 1:
             raise InvalidArgument(
                 f"${MEMBERS.variable} has {word[:40]!r}; expected <id>:<token>@<socket> for each member, separated by "
-                f"spaces"
+                "spaces"
             )
         found.append(MemberLease(lease, path))
     return tuple(found)

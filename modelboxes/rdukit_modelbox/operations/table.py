@@ -145,7 +145,7 @@ class OperationTable:
             raise NotFound(
                 f"no operation {operation_id!r} among the {len(self._operations)} of this box; a box keeps operations "
                 f"only in memory, so it may belong to an earlier process or precede the last {KEPT_OPERATIONS} ended "
-                f"ones",
+                "ones",
                 field="id",
             ) from None
 

@@ -86,7 +86,7 @@ def read_hdf5(source: SourceFile, request: RowPreprocessRequest, bad: RowErrors)
     except (OSError, KeyError) as cause:
         raise InvalidArgument(
             f"{source.name} is not readable as HDF5; expected an intact file with one top-level data set of features "
-            f"and one of labels"
+            "and one of labels"
         ) from cause
 
 
@@ -128,7 +128,7 @@ def _choose(source: SourceFile, names: list[str], request: RowPreprocessRequest)
         raise InvalidArgument(
             f"{source.name} has the arrays {', '.join(names) or 'none'}; expected labels under "
             f"{request.label_column!r} (label_column) and one array of features (name it under columns if there are "
-            f"several)",
+            "several)",
             file=source.name, arrays=names,
         )  # fmt: skip
     return features, labels

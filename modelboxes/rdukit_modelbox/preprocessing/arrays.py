@@ -200,7 +200,7 @@ def open_arrays(folder: Path, forms: Sequence[ArrayForm]) -> ArrayDataset:
     except (KeyError, TypeError, ValueError, OSError) as cause:
         raise InvalidArgument(
             f"{folder} is not a data set of arrays, or one of its files is missing or damaged; expected train and "
-            f"test with a "
+            "test with a "
             f".npy file of numbers for each of {', '.join(form.name for form in forms)}; preprocess again"
         ) from cause
     _check_forms(found, forms, str(folder))

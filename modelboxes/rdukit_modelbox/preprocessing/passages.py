@@ -145,7 +145,7 @@ def _read(source: SourceFile, text_column: str, label_column: str) -> Iterator[t
             if column not in row:
                 raise InvalidArgument(
                     f"{source.name} has no column {column!r}; its columns are {', '.join(map(str, row))}; name one "
-                    f"with "
+                    "with "
                     f"{'text_column' if column == text_column else 'label_column'}"
                 )
             if row[column] is None or not str(row[column]).strip():

@@ -93,7 +93,7 @@ def _check_model(context: VerbContext, features: int, found: Mapping[str, Any]) 
     if wanted is not None and features != wanted:
         raise InvalidArgument(
             f"the rows have {features} features, but box {context.box.name} expects {wanted}; choose other columns, "
-            f"or images of another size"
+            "or images of another size"
         )
     if most is not None and classes > most:
         raise InvalidArgument(f"the labels have {classes} classes, but box {context.box.name} has {most}")

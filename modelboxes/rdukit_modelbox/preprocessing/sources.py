@@ -84,7 +84,7 @@ def find_sources(data: Path, pattern: str, wanted: str, legal: Sequence[Format])
     if not sources:
         raise InvalidArgument(
             f"{paths[0]}: its ending belongs to no format of this box; expected {words} (text also .gz), or the "
-            f"parameter format"
+            "parameter format"
         )
     formats = sorted({source.format for source in sources})
     if len(formats) > 1:
@@ -158,7 +158,7 @@ def read_line_blocks(source: SourceFile, block_bytes: int = BLOCK_BYTES) -> Iter
             except (OSError, EOFError, zlib.error) as cause:
                 raise InvalidArgument(
                     f"{source.name}: not readable after line {line}: {cause}; expected an intact file; compress or "
-                    f"copy it again"
+                    "copy it again"
                 ) from cause
             if line == 1 and not rest and data.startswith(BYTE_ORDER_MARK):
                 data = data[len(BYTE_ORDER_MARK) :]

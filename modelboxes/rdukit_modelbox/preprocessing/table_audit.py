@@ -59,7 +59,7 @@ class TableAudit:
         if len(labels) > MANY_NAMES:
             found.append(
                 f"the label has {len(labels)} different values, each of which is a class; expected predict=number for "
-                f"numbers (box mlp), another label_column, or values grouped into a few ranges"
+                "numbers (box mlp), another label_column, or values grouped into a few ranges"
             )
         for index, name in enumerate(self._numeric):
             if figures["min"][index] is None:

@@ -118,7 +118,7 @@ def spill_records(run: TextRun) -> dict[str, Any]:
         empty = run.splits[int((spill.counts_F == 0).argmax())]
         raise IllegalValue(
             f"{records} records do not fill {len(run.splits)} files: {empty.name} has none; lower "
-            f"num_training_splits, set larger dev_ratio and test_ratio or 0, or add records",
+            "num_training_splits, set larger dev_ratio and test_ratio or 0, or add records",
             records=records, files=len(run.splits),
         )  # fmt: skip
     note = {

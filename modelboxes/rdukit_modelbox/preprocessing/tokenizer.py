@@ -171,7 +171,7 @@ def _usual_end(tokenizer: Tokenizer, file: Path) -> str:
             return name
     raise IllegalValue(
         f"{file}: the token that ends a text is unknown; pass end_of_text, or add tokenizer_config.json with "
-        f"eos_token next to it",
+        "eos_token next to it",
         parameter="end_of_text",
     )
 

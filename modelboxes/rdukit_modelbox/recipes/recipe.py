@@ -142,5 +142,5 @@ def _check_reference(
         legal = ", ".join(one for one in earlier if one in found) or "none, it is the first"
         raise InvalidArgument(
             f"{where}: {kind}: {reference!r} is not a recipe to start from; expected {legal}, or BOX/KIND for another "
-            f"box"
+            "box"
         )

@@ -126,7 +126,7 @@ class BoxService:
         if self._runner.unended >= limit:
             raise Overloaded(
                 f"{self._runner.unended} operations wait or run, which is the limit {limit} "
-                f"(box.max_operations); try later"
+                "(box.max_operations); try later"
             )
         operation_id = f"op-{secrets.token_hex(8)}"
         work = self._planner.plan(verb, call, operation_id)

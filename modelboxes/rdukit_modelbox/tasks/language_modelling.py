@@ -207,7 +207,7 @@ def _check_lengths(prompts: Sequence[Prompt], context_length: int) -> None:
     if long is not None:
         raise InvalidArgument(
             f"prompt {long.index + 1} has {len(long.tokens)} tokens; expected 1 to {context_length - 1}, so that one "
-            f"more fits"
+            "more fits"
         )
 
 

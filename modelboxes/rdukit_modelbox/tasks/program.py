@@ -285,8 +285,8 @@ class ModelProgram:
         if not bool(((found - other).abs() <= tolerance).all()):
             raise InvalidArgument(
                 f"{count} samples do not fill batches of {self.shape.batch_size}, and padding would change the "
-                f"answers, because this model's rows depend on each other or on chance; use a multiple of the batch "
-                f"size, or compile with another batch size"
+                "answers, because this model's rows depend on each other or on chance; use a multiple of the batch "
+                "size, or compile with another batch size"
             )
         self._rows_are_alone = True
         return outputs
@@ -309,7 +309,7 @@ class ModelProgram:
         except (RuntimeError, ValueError, TypeError, IndexError) as cause:
             raise InvalidArgument(
                 f"the last {len(given[0])} samples do not fill a batch of {self.shape.batch_size}, and the model "
-                f"accepts only full ones; use a multiple of the batch size"
+                "accepts only full ones; use a multiple of the batch size"
             ) from cause
         return float((made[0] if isinstance(made, tuple) else made).float().mean())
 
@@ -354,7 +354,7 @@ class ModelProgram:
         if differences is not None:
             raise InvalidArgument(
                 f"the checkpoint belongs to another model: {differences}; use a checkpoint of this model, or compile "
-                f"with "
+                "with "
                 "the checkpoint's sizes"
             )
         self.model.load_state_dict(fitted)
@@ -432,7 +432,7 @@ def _check_same_parameters(served: nn.Module, entry: ModelEntry, shape: Shape) -
     if wrong:
         raise InvalidArgument(
             f"serving.build creates {', '.join(wrong[:5])}, which the trained model lacks or has in another shape; "
-            f"subclass the trained model to keep its names"
+            "subclass the trained model to keep its names"
         )
 
 

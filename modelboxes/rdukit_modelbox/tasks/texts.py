@@ -69,7 +69,7 @@ class TextData:
             if not (labels_BL != IGNORED).any():
                 raise InvalidArgument(
                     f"batch {number} of epoch {epoch} has no token to predict, but only prompts and padding; "
-                    f"preprocess "
+                    "preprocess "
                     "with keep_prompt_only_sequences=false, or use larger batches"
                 )
             yield batch.input_ids_BL.astype(np.int64), labels_BL

@@ -148,7 +148,7 @@ def with_rows_a_step(found: Checkpoint, rows: int, samples: int) -> Checkpoint:
         raise InvalidArgument(
             f"the input checkpoint is at row {row} of epoch {epoch}, but steps of {rows} rows begin at multiples of "
             f"{rows}; use a checkpoint after a multiple of {math.lcm(former, rows) // former} steps of an epoch, or "
-            f"pass "
+            "pass "
             "continue_as=weights to take only its parameters"
         )
     done, totals = row // rows, found.totals
@@ -196,7 +196,7 @@ def load_checkpoint(folder: Path, which: str = "newest") -> Checkpoint:
     except (SafetensorError, ValueError, KeyError, TypeError) as cause:
         raise InvalidArgument(
             f"{path} is damaged, or not a checkpoint of a training that this version can read; expected a file that "
-            f"train wrote. For other files pass continue_as=weights to take only their parameters"
+            "train wrote. For other files pass continue_as=weights to take only their parameters"
         ) from cause
 
 

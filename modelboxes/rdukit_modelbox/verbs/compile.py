@@ -63,7 +63,7 @@ def run_compile(
     if members > 1 and shape.accumulation_steps > 1:
         raise InvalidArgument(
             f"accumulation_steps is {shape.accumulation_steps} and members is {members}; expected one of them to be "
-            f"1, because members already add their batches in a step",
+            "1, because members already add their batches in a step",
             parameter="accumulation_steps",
         )
     mode, target = str(parameters.get("mode", box.mode)), str(parameters.get("target", box.target))

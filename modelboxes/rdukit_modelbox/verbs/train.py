@@ -166,7 +166,7 @@ def _with_validation(
         raise InvalidArgument(
             f"the data set has no dev split; without {made.count(DEV)} samples to validate with, only "
             f"{made.count('train')} are left to train on, fewer than the {batch} of a step; lower validation_share or "
-            f"the batch size",
+            "the batch size",
             parameter="validation_share",
         )
     context.log(
@@ -247,7 +247,7 @@ def _starting_point(
         if identity.find_difference(replace(found.identity, batch_size=identity.batch_size)) is None:
             advice = (
                 f"a step here uses {identity.batch_size} rows over all members; pass continue_as=rows to continue at "
-                f"its row, or continue_as=weights to take only its parameters"
+                "its row, or continue_as=weights to take only its parameters"
             )
         raise InvalidArgument(
             f"the input checkpoint is of another training ({difference}); its position is not usable here: "

@@ -84,7 +84,7 @@ def peft_scale(file: Path, allowed: Collection[str] = ()) -> float:
         legal = ", ".join(map(repr, _KEPT_BASES))
         raise InvalidArgument(
             f"{file}: init_lora_weights is {begun!r}, which changes the base's weights; expected one of {legal}; save "
-            f"the adapter by save_pretrained with path_initial_model_for_weight_conversion"
+            "the adapter by save_pretrained with path_initial_model_for_weight_conversion"
         )
     if rank < 1:
         raise InvalidArgument(f"{file}: r is {rank}; expected 1 and more")

@@ -185,8 +185,8 @@ def check_tied(names: TensorNames, parameters: Tensors) -> None:
             if not torch.equal(parameters[first], parameters[other]):
                 raise InvalidArgument(
                     f"tie_word_embeddings: {other} and {first} differ in the checkpoint, but are one tensor in the "
-                    f"PEF's model (is_tied); compile with is_tied=false if the model has that size, or use a tied "
-                    f"checkpoint"
+                    "PEF's model (is_tied); compile with is_tied=false if the model has that size, or use a tied "
+                    "checkpoint"
                 )
 
 
@@ -244,7 +244,7 @@ def read_constants(pef: Pef) -> Tensors:
     if names := pef.metadata.get(UNSAVED_STATE):
         raise PefMismatch(
             f"{pef.name} reads {_some([str(name) for name in names])}, which is in no checkpoint and too large for a "
-            f"PEF; make it a buffer with register_buffer(..., persistent=True), and compile again"
+            "PEF; make it a buffer with register_buffer(..., persistent=True), and compile again"
         )
     data = pef.metadata.get(CONSTANTS)
     return load(base64.b64decode(str(data))) if data else {}
@@ -268,7 +268,7 @@ def text_parameters(pef: Pef, parameters: Tensors) -> Iterator[tuple[str, torch.
         if is_table and list(value.shape[1:]) == rest and len(value) < rows:
             raise InvalidArgument(
                 f"the checkpoint's {name!r} has {len(value)} positions, but {pef.name} was compiled with "
-                f"context_length="
+                "context_length="
                 f"{rows}; expected up to {len(value)}"
             )
         yield symbol, value[:rows] if is_table and value.dim() > 0 else value
@@ -294,7 +294,7 @@ def match_parameters(pef: Pef, names: Iterable[str]) -> Mapping[str, str]:
     if missing:
         raise InvalidArgument(
             f"the checkpoint has no tensor for {_some(missing)} of {pef.name}; it has {_some(sorted(flat))}. 'rdukit "
-            f"checkpoint convert' writes a complete checkpoint from a Hugging Face folder"
+            "checkpoint convert' writes a complete checkpoint from a Hugging Face folder"
         )
     if unused:
         logger.warning("pef=%s ignores tensor %s of the checkpoint", pef.name, _some(unused))

@@ -121,7 +121,7 @@ def legalize(
             f"{_fixed_parts(configurations)} of {len(configurations)} configurations take {format_bytes(fixed)}, and "
             f"one expert of each {format_bytes(running)}, but memory.{tier} is {format_bytes(tier_bytes)} (emulated "
             f"{device.chip} x {device.sockets}); expected {_least(fixed + running)} or more, fewer configurations, a "
-            f"smaller context or batch"
+            "smaller context or batch"
         )
     problems += _too_large(experts, device.host_bytes, "host", drafts)
     if device.hbm_bytes:

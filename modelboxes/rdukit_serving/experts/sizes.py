@@ -146,7 +146,7 @@ def _read_router(files: BundleFiles, entry: RouterEntry, names: Mapping[str, str
     if router.model and names.get(router.model) not in experts:
         words = (
             f"it chooses by vectors of {router.model!r}; expected an expert with that name or alias (adapters give no "
-            f"vectors), or a router by words, trained without --embeddings"
+            "vectors), or a router by words, trained without --embeddings"
         )
         raise files.fault(("router", "file"), words)
     return NamedRouter(entry.name, router, entry.default or "", entry.least)

@@ -50,7 +50,7 @@ def tokenizer_file(checkpoint: Path) -> Path:
     if not file.is_file():
         raise NotFound(
             f"{file} is missing; a text model needs its tokenizer next to its parameters. train copies the data "
-            f"set's; for a safetensors file, put it into the same folder"
+            "set's; for a safetensors file, put it into the same folder"
         )
     check_tokenizer(checkpoint, file)
     return file

@@ -210,7 +210,7 @@ class CompletionBody(_Generation):
         if self.best_of not in (None, self.choices):
             raise InvalidArgument(
                 f"best_of: {self.best_of} is not valid; expected {self.choices}, the value of n, because choices are "
-                f"not ranked here",
+                "not ranked here",
                 field="best_of",
             )
         if self.max_tokens == 0 and not self.echo:

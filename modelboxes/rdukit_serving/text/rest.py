@@ -324,7 +324,7 @@ def _chat_template(version: ModelVersion, has_tools: bool) -> ChatTemplate:
     if template.is_ours and version.text is not None and version.text.get("source"):
         raise InvalidArgument(
             f"messages: {version.files.name} has an encoder and no chat template, so it supports no chats; send the "
-            f"text as prompt to /v1/completions",
+            "text as prompt to /v1/completions",
             field="messages",
         )
     return template

@@ -269,5 +269,5 @@ def check_numbers(graph: str, values: NDArray[np.float32]) -> None:
     if is_wrong:
         raise RuntimeFault(
             f"graph {graph!r} computed NaN or infinite values, so no text was generated; check the training loss of "
-            f"the checkpoint, and load one from before it diverged"
+            "the checkpoint, and load one from before it diverged"
         )

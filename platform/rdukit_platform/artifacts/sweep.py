@@ -126,7 +126,7 @@ def mark(store: BlobStore, files: set[str], folders: dict[str, str]) -> set[str]
         except (NotFound, ContentDamaged) as cause:
             raise ContentDamaged(
                 f"nothing was collected, because the list of files of {id} cannot be read ({cause}); add its content "
-                f"again "
+                "again "
                 f"with rdukit artifact add, or delete it: rdukit artifact delete {id}"
             ) from cause
     return marked

@@ -343,7 +343,7 @@ class EngineBackend:
             if BOX_LABEL not in (found.labels or {}):
                 raise InvalidArgument(
                     f"image {image!r} is not a ModelBox, because it has no label {BOX_LABEL}; build one with: rdukit "
-                    f"box build"
+                    "box build"
                 )
             container = self._client.containers.create(str(found.id), command=["none"], network_disabled=True)
             try:

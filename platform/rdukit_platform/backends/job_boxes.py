@@ -193,7 +193,7 @@ def read_claim(text: str, home: Path) -> ClaimedFolder:
     if not (name and path.startswith("/")):
         raise InvalidArgument(
             f"{BOX_CLAIM.name} is {text!r}; with {BOX_BACKEND.name} {KUBERNETES} expected the claim that contains the "
-            f"home folder and its mount path, as NAME:PATH"
+            "home folder and its mount path, as NAME:PATH"
         )
     if not home.is_relative_to(path):
         raise InvalidArgument(f"{BOX_CLAIM.name} is {text!r}, but the home folder {home} is not in {path}")

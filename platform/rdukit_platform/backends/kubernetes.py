@@ -261,7 +261,7 @@ class KubernetesBackend:
         if missing:
             raise PermissionDenied(
                 f"this pod's account may not {', '.join(missing)} in namespace {self.namespace}; bind it to a role "
-                f"that allows this, as the chart does (jobs.boxes: pods)"
+                "that allows this, as the chart does (jobs.boxes: pods)"
             )
         # Inside a Pod the host name is the Pod's name; elsewhere no such Pod exists.
         name = socket.gethostname()

@@ -306,7 +306,7 @@ class ProcessBackend:
         """
         raise InvalidArgument(
             f"{image!r} looks like an image, but job boxes are processes here (worker.box_backend); expected a folder "
-            f"with a modelbox.yaml"
+            "with a modelbox.yaml"
         )
 
     def _folder(self) -> Path:

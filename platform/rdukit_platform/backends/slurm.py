@@ -272,7 +272,7 @@ class SlurmBackend:
         """
         raise InvalidArgument(
             f"{image!r} looks like an image, but job boxes are Slurm jobs here (worker.box_backend); expected a "
-            f"folder with a modelbox.yaml"
+            "folder with a modelbox.yaml"
         )
 
     def _write_script(self, spec: BoxSpec, files: JobFiles) -> str:

@@ -130,7 +130,7 @@ def describe_end(look: SlurmLook) -> str:
     name = f"Slurm job {look.id}"
     more = {
         "CANCELLED": f"{name} was cancelled outside the platform; to also end the platform's job: rdukit job cancel "
-        f"JOB",
+        "JOB",
         "PREEMPTED": f"{name} was preempted for another Slurm job",
         "TIMEOUT": f"{name} reached its time limit, which without a run limit is the partition's",
         "NODE_FAIL": f"{name} lost its node (NODE_FAIL)",

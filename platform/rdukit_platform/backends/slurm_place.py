@@ -106,7 +106,7 @@ def check_node(node: SlurmNode, place: SlurmPlace, partitions: Sequence[str]) ->
         legal = ", ".join(f"{name}:{count}" for name, count in node.gres.items()) or "none"
         raise InvalidArgument(
             f"slurm.gres is {place.gres!r}, but node {node.name} has: {legal}; declare it in slurm.conf and "
-            f"gres.conf, or leave slurm.gres empty"
+            "gres.conf, or leave slurm.gres empty"
         )
 
 

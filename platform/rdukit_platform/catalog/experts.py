@@ -49,7 +49,7 @@ def add_expert(
     if known is not None:
         raise Conflict(
             f"job {job.id} is already expert {selector_of(known)}; promote it under another name, or first deprecate "
-            f"that expert: "
+            "that expert: "
             f"rdukit expert deprecate {selector_of(known)}"
         )
     last = session.scalars(select(func.max(ExpertRow.version)).where(*of_name)).one()

@@ -68,7 +68,7 @@ def get_entry(session: Session, boxes: Boxes, tenant_id: str, text: str, *, with
     if not found:
         raise NotFound(
             f"the catalog has no entry {text[:128]!r}; expected a box, MODEL/SIZE, an expert as NAME:VERSION, or the "
-            f"id of a checkpoint, PEF or data set; search with: rdukit catalog search WORDS"
+            "id of a checkpoint, PEF or data set; search with: rdukit catalog search WORDS"
             + (f".{near}" if (near := suggest(name, dict.fromkeys(entry.name for entry in shipped))) else "")
         )
     if len(found) > 1:

@@ -183,7 +183,7 @@ def check_files(sizes: Mapping[str, int]) -> None:
         raise InvalidArgument(
             f"the folder has {len(sizes)} files of {format_bytes(total)}; expected up to {MAX_FILES} files of "
             f"{format_bytes(MAX_BYTES)} in a box. The largest is {largest} ({format_bytes(sizes[largest])}). Move "
-            f"data, PEFs and checkpoints out of the folder, and give them to jobs as inputs (rdukit artifact add)"
+            "data, PEFs and checkpoints out of the folder, and give them to jobs as inputs (rdukit artifact add)"
         )
 
 

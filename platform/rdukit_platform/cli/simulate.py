@@ -80,7 +80,7 @@ def simulate() -> None:
     "--platform",
     type=Choice(tuple(NODES)),
     default=None,
-    help=f"Platform of each node, which determines its tiles, RDUs, XRDUs and concurrent applications.  [default: "
+    help="Platform of each node, which determines its tiles, RDUs, XRDUs and concurrent applications.  [default: "
     f"{DEFAULT_PLATFORM}]",
 )
 @click.option(

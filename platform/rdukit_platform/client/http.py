@@ -340,7 +340,7 @@ class ApiClient(Closable):
         except ValueError as cause:
             raise Unavailable(
                 f"{method} {path} was answered {answer.status_code} without JSON; check that {self.url} is a gateway "
-                f"and that no id is empty"
+                "and that no id is empty"
             ) from cause
         return body
 

@@ -52,7 +52,7 @@ def promote(request: Request, job_id: str, caller: BoxesEditor, name: Text = "",
     except ValidationError as wrong:
         raise InvalidArgument(
             f"{name.strip()[:80]!r} is not an expert's name, or the description exceeds 4,000 characters; expected a "
-            f"name of up to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit"
+            "name of up to 63 of a-z, 0-9, '.', '_' and '-', the first a letter or digit"
         ) from wrong
     made = promote_checkpoint(request, caller, body)
     return RedirectResponse(f"/console/experts/{quote(made.expert)}", 303)

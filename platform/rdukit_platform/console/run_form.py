@@ -232,7 +232,7 @@ def read_time(text: str) -> float | None:
     if text.strip() and found is None:
         raise ValueError(
             f"{show_given(text)} is not a duration; expected seconds, or a value such as 90s, 15m or 2h, "
-            f"or an empty field"
+            "or an empty field"
         )
     return float(found[1]) * _SECONDS[found[2]] if found else None
 

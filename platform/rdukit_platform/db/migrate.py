@@ -51,7 +51,7 @@ def upgrade_to(database: Database, revision: str) -> bool:
         if found is not None and found not in (known := known_revisions()):
             raise Conflict(
                 f"the database has the schema {found}, which is newer than this rdukit's {known[-1]}; use the rdukit "
-                f"that migrated it or a newer one, or restore an earlier backup: rdukit restore"
+                "that migrated it or a newer one, or restore an earlier backup: rdukit restore"
             )
         _upgrade(connection, revision)
     return True

@@ -96,7 +96,7 @@ def resolve_serving(
     if summary.answers is Answers.NOTHING:
         raise InvalidArgument(
             f"the PEF {pef_id} was compiled to train and returns only its loss; name one that {box.name} compiled "
-            f"with purpose=serve",
+            "with purpose=serve",
             field="pef",
         )
     if request.tiles is not None:

@@ -30,7 +30,7 @@ def declared_permissions(routes: Iterable[BaseRoute]) -> dict[str, Permission]:
         if len(declared) != 1:
             raise PermissionDenied(
                 f"{', '.join(keys)} declares {len(declared)} permissions, but needs exactly one: give it a caller "
-                f"type of "
+                "type of "
                 "api/dependencies.py or console/access.py, or PUBLIC_ROUTE"
             )
         found |= dict.fromkeys(keys, declared[0])

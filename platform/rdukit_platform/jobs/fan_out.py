@@ -56,7 +56,7 @@ def expand_steps(steps: Sequence[StepRequest]) -> list[StepRequest]:
         if len(found) + count > MAX_JOBS:
             raise InvalidArgument(
                 f"step {step.name!r} makes {len(found) + count} jobs of the pipeline; expected at most {MAX_JOBS}; "
-                f"use fewer values in for_each"
+                "use fewer values in for_each"
             )
         if not choices:
             found.append(step)

@@ -224,5 +224,5 @@ def get_role_scopes(role: str) -> Sequence[str]:
 def _from_organisation(member: Member, tenant: TenantRow) -> Conflict:
     return Conflict(
         f"{member.user.email} is an administrator of the organisation of {tenant.name}; change that with: rdukit org "
-        f"remove-admin"
+        "remove-admin"
     )

@@ -73,7 +73,7 @@ def run_node(
         if not resolve(setting):
             raise InvalidArgument(
                 f"{setting.name} is empty; name the platform's database and broker in the settings, the environment, "
-                f"or by --database and --broker"
+                "or by --database and --broker"
             )
     home = open_home()
     lock = take_lock(home)
@@ -119,7 +119,7 @@ def open_platform(home: Home, clock: Clock) -> Database:
         if revision is None:
             raise NotFound(
                 f"database {where} does not belong to a platform, because it lacks the tables; name a "
-                f"platform's database"
+                "platform's database"
             )
         _wait_for_broker(notifier, clock)
         undo.pop_all()

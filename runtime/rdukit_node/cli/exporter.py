@@ -39,7 +39,7 @@ from rdukit_node.telemetry.exporter_process import (
     default=None,
     metavar="FILE",
     help=f"Configuration file (default: ${FILE_VARIABLE}, else sambanova_exporter.conf in the home folder); ignored "
-    f"if missing.",
+    "if missing.",
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=None, help="Port (default 9101; 0: any free port).")
 @click.option("--address", default=None, help="Address to listen on (default 127.0.0.1).")

@@ -79,7 +79,7 @@ def needs_of(loaded: LoadedPef, platform: str | None = None, nodes: int = 1) -> 
     if fitting < 1 or fitting * nodes < world:
         raise InvalidArgument(
             f"{loaded.path} needs {world} x {pef.num_tiles} tiles; {nodes} x {node.platform} hold {fitting * nodes} "
-            f"such replicas; give more --nodes, or another --platform"
+            "such replicas; give more --nodes, or another --platform"
         )
     return PefNeeds(
         pef=str(loaded.path),

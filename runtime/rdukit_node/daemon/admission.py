@@ -91,14 +91,14 @@ def _reached_limit(
         if len(own) >= limits.per_user:
             return (
                 f"user {newcomer.uid} already has {limits.per_user} connections, each of which holds a lease or waits "
-                f"for one; close one first, or raise snd.user_connections"
+                "for one; close one first, or raise snd.user_connections"
             ), own
     everybody_else = [each for each in others if not each.is_admin]
     if len(others) < limits.total and (newcomer.is_admin or len(everybody_else) < limits.total - limits.reserved):
         return None
     reason = (
         f"the node daemon already has {len(others)} connections, each of which holds a lease or waits for one; try "
-        f"again later"
+        "again later"
     )
     pool = _of_the_busiest_user([each for each in everybody_else if not each.is_needed])
     return reason, pool or ([each for each in others if each.is_admin] if newcomer.is_admin else [])

@@ -68,7 +68,7 @@ def _lock(lock: int, path: Path) -> None:
         pid = os.pread(lock, 32, 0).decode(errors="replace").strip()
         raise Conflict(
             f"a node daemon{f' (process {pid})' if pid else ''} already serves {path}; use it, stop it, or start this "
-            f"one with another --socket",
+            "one with another --socket",
             socket=str(path),
         ) from cause
     os.ftruncate(lock, 0)

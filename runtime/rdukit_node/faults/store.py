@@ -287,7 +287,7 @@ class FaultStore:
             if found is not None:
                 raise Conflict(
                     f"another file replaced the fault database {self.path}; remove that file so that the daemon "
-                    f"writes its rows again, or restart the daemon to use that file"
+                    "writes its rows again, or restart the daemon to use that file"
                 )
             copy = self.path.with_name(f"{self.path.name}.new")
             copy.unlink(missing_ok=True)
@@ -373,7 +373,7 @@ def _lock(path: Path) -> int:
         os.close(descriptor)
         raise Conflict(
             f"another node daemon uses the fault database {path}; stop it, or give this node another state folder "
-            f"(--state)"
+            "(--state)"
         ) from cause
     return descriptor
 

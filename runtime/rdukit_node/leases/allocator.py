@@ -192,7 +192,7 @@ class Allocator:
         if _launch_of(lease_id, request) not in running and len(running) >= self.max_applications:
             raise NoResources(
                 f"{self.node.platform} already runs {len(running)} applications, its limit; wait for one to end, or "
-                f"give all leases of one launch the same launch name; `rdukit node status` lists them",
+                "give all leases of one launch the same launch name; `rdukit node status` lists them",
                 applications=len(running), max_applications=self.max_applications, fits_when_empty=True,
             )  # fmt: skip
         room = self._room_until(None if request.run_limit_s is None else now + request.run_limit_s)

@@ -212,7 +212,7 @@ def _bind_port(server: Any, port: int, notices: list[str]) -> int | None:
     if not bound:
         notices.append(
             f"SNML does not listen on TCP: {LOOPBACK}:{port} is taken or not allowed; choose another port, or use the "
-            f"UNIX socket"
+            "UNIX socket"
         )
         return None
     return bound

@@ -66,7 +66,7 @@ def read_settings(file: Path) -> ExporterSettings:
     except (OSError, UnicodeDecodeError) as cause:
         raise PermissionDenied(
             f"the exporter's configuration {file} cannot be read ({cause}); correct it, remove it, or name another "
-            f"with -c"
+            "with -c"
         ) from cause
     return parse_settings(text, str(file))
 

@@ -139,7 +139,7 @@ class Elastic:
         if self._group is None or dist.group.WORLD is not self._group():
             raise PeerLost(
                 f"rank {self._rank} trains several PEFs and joined a new group for one of them; only processes that "
-                f"train a single PEF can continue after a loss: start all ranks again", rank=self._rank,
+                "train a single PEF can continue after a loss: start all ranks again", rank=self._rank,
             ) from loss  # fmt: skip
         silent, left = self._named(loss, "silent"), self._named(loss, "left")
         began, cause = time.monotonic(), Exception()
@@ -165,7 +165,7 @@ class Elastic:
             if not (again or is_averaged):
                 raise PeerLost(
                     f"rank {self._rank} lacks the averages of step {self.steps + 1}, which other ranks have used; "
-                    f"start all ranks again", rank=self._rank,
+                    "start all ranks again", rank=self._rank,
                 ) from loss  # fmt: skip
             self._note(verdict, max(each.steps for each in progress), time.monotonic() - began)
             self.steps += not again
@@ -198,7 +198,7 @@ class Elastic:
                 leave_process_group()
                 raise PeerLost(
                     f"rank {self._rank} began at step {joining.offer.steps + 1}, but the others are at another step; "
-                    f"start its process again", rank=self._rank,
+                    "start its process again", rank=self._rank,
                 )  # fmt: skip
             self.steps = joining.offer.steps
             self._note(verdict, self.steps, 0.0)
@@ -457,7 +457,7 @@ def join_elastic(joining: JoiningProcessGroup, state: RankTensors) -> Elastic:
     if offer.identity != state.identity:
         raise PefMismatch(
             f"rank {rank} loaded a PEF that computes something other than the PEF of the ranks that it joins; start "
-            f"it with the same PEF"
+            "it with the same PEF"
         )
     token = joining.candidate.roster.token
     store = serve_store(token)

@@ -153,7 +153,7 @@ class Gloo(Collectives):
         if mine != other:
             raise InvalidArgument(
                 f"rank {self.rank} sends or expects {mine}, but rank {peer} {other}; use equal shapes and types on "
-                f"both ranks"
+                "both ranks"
             )
 
     def _compare(self, text: str) -> None:

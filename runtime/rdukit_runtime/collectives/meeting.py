@@ -164,5 +164,5 @@ def find_roster(rank: int) -> Roster | None:
     except (ValueError, TypeError, KeyError, AttributeError) as cause:
         raise InvalidArgument(
             f"{path} does not name the ranks of a training ({cause}); expected the file of a rank: remove it, and "
-            f"start all ranks again"
+            "start all ranks again"
         ) from cause

@@ -40,7 +40,7 @@ def open_collectives(group: dist.ProcessGroup) -> Collectives:
         said = ", ".join(f"rank {rank} {transport}" for rank, transport in enumerate(transports))
         raise InvalidArgument(
             f"ranks choose different transports ({said}); set {DISTRIBUTED_TRANSPORT.name} to the "
-            f"same value on all ranks"
+            "same value on all ranks"
         )
     if transports[0] == GLOO:
         return between

@@ -162,7 +162,7 @@ class JoiningRank:
             if store.check([f"lost/{self.rank}"]):
                 raise PeerLost(
                     f"the other ranks continued without rank {self.rank}, because this process started too late; "
-                    f"raise $RDUKIT_DISTRIBUTED_REPLACE_WAIT_S so that they wait longer", rank=self.rank,
+                    "raise $RDUKIT_DISTRIBUTED_REPLACE_WAIT_S so that they wait longer", rank=self.rank,
                 )  # fmt: skip
             if time.monotonic() > self._end:
                 raise RuntimeError("the limit has passed")
@@ -186,7 +186,7 @@ def _refusal(name: str) -> Callable[..., Any]:
     def call(self: JoiningProcessGroup, *args: Any, **kwargs: Any) -> Any:
         raise PeerLost(
             f"rank {self.rank()} replaces a lost rank and cannot call {name}: the other ranks train and call no "
-            f"collective of the program; call collectives after the first run with data_parallel=True, or on no rank",
+            "collective of the program; call collectives after the first run with data_parallel=True, or on no rank",
             rank=self.rank(),
         )
 

@@ -90,6 +90,6 @@ def peer_errors(doing: str) -> Iterator[None]:
             reason = f"that one died, ended before this one, or did not answer in time ({reason})"
         raise PeerLost(
             f"rank {rank} of {world_size()} lost another rank while {doing}: {reason}. The lost rank's output has the "
-            f"cause; parameters here are those of the last complete step. Start all ranks again",
+            "cause; parameters here are those of the last complete step. Start all ranks again",
             rank=rank, **more,
         ) from cause  # fmt: skip

@@ -185,13 +185,13 @@ class DeviceTensors:
         if value.shape != shape:
             raise ShapeMismatch(
                 f"tensor {name!r} has shape {list(value.shape)}, but the PEF was compiled for {list(shape)}; batch "
-                f"size and sizes are fixed at compile time"
+                "size and sizes are fixed at compile time"
             )
         is_quantized = bool(self.pef.symbols[name].scale) and value.is_floating_point()
         if not is_quantized and value.dtype != tensor.dtype and value.is_floating_point() != tensor.is_floating_point():
             raise ShapeMismatch(
                 f"tensor {name!r} is {value.dtype}, but the PEF was compiled for {self.pef.symbols[name].host_dtype}; "
-                f"convert it first, because the engine does not convert between integers and floating-point numbers"
+                "convert it first, because the engine does not convert between integers and floating-point numbers"
             )
         if value.dtype != tensor.dtype and not (value.is_floating_point() or value.is_complex()):
             _check_range(name, value, getattr(torch, self.pef.symbols[name].host_dtype))

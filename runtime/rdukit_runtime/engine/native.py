@@ -157,12 +157,12 @@ def why_not_native(pef: Pef, trusted: bool) -> str | None:
     if pef.torch_version != torch.__version__:
         return (
             f"they were built for torch {pef.torch_version}, but this is {torch.__version__}; rebuild them here with "
-            f"rdukit pef build"
+            "rdukit pef build"
         )
     if pef.cpu_capability != (here := native_signature()):
         return (
             f"they were built for processor {pef.cpu_capability}, but this is {here}; rebuild them here with rdukit "
-            f"pef build"
+            "pef build"
         )
     if not trusted:
         return (

@@ -63,9 +63,9 @@ def check_condition(holds: torch.Tensor, asked: str, token: torch.Tensor) -> tor
     if not bool(holds):
         raise SectionFailed(
             f"forward reads data at {asked}, and this run gave another result than the compile assumed. It assumed "
-            f"finite numbers, passing checks, unchanged buffers and, with RDUKIT_SUPPOSE_EXAMPLE, the example inputs. "
-            f"The run trained nothing. Compile again for other buffers, look for NaN and infinity (inputs, learning "
-            f"rate, --precision f32), or write forward without a condition: torch.where, torch.nan_to_num, clamp, masks"
+            "finite numbers, passing checks, unchanged buffers and, with RDUKIT_SUPPOSE_EXAMPLE, the example inputs. "
+            "The run trained nothing. Compile again for other buffers, look for NaN and infinity (inputs, learning "
+            "rate, --precision f32), or write forward without a condition: torch.where, torch.nan_to_num, clamp, masks"
         )
     return token.clone()
 

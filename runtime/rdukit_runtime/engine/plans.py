@@ -99,7 +99,7 @@ def section_failed(section: Section, reason: object) -> SectionFailed:
     called = ", ".join(dict.fromkeys(section.operators[:8])) + (", …" if len(section.operators) > 8 else "")
     return SectionFailed(
         f"section {section.name!r} failed: {text}. It computes {called}; check that indices are within their tables "
-        f"and values within these operators' ranges", section=section.name,
+        "and values within these operators' ranges", section=section.name,
     )  # fmt: skip
 
 

@@ -165,7 +165,7 @@ def _callable_of(op: str) -> Callable[..., Any]:
         if is_foreign(op):
             raise PefCorrupt(
                 f"the PEF runs operator {op!r} on the host, but this process does not have it; import the library "
-                f"that registers it before loading the PEF"
+                "that registers it before loading the PEF"
             ) from cause
         raise PefCorrupt(f"the PEF names operator {op!r}, which torch {torch.__version__} does not have") from cause
     if not isinstance(found, OpOverload):

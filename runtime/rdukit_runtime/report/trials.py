@@ -156,7 +156,7 @@ def compile_command(
         return [*head, "compile", *option_words(change.options), *own]
     raise InvalidArgument(
         f"{shlex.join(words)} is neither a compile nor of the form 'python app.py run --pef=FILE.pef'; give the "
-        f"changed command with --try-with"
+        "changed command with --try-with"
     )
 
 

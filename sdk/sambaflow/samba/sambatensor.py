@@ -414,7 +414,7 @@ def data_refusal(shape: Sequence[int]) -> TraceError:
     """Return the error for a forward that assigns ``.data``."""
     return TraceError(
         f"forward assigns .data of a value of shape {list(shape)}, which cannot be traced; use the new value itself, "
-        f"or write in place under torch.no_grad()"
+        "or write in place under torch.no_grad()"
     )
 
 

@@ -93,7 +93,7 @@ class Replicas:
             if self._trains and not is_alone:
                 raise PefMismatch(
                     f"{self._application.path} does not average gradients: it was compiled without data parallel; "
-                    f"compile "
+                    "compile "
                     "it with --data-parallel -ws 2, or run with data_parallel=False"
                 )
             return chosen
@@ -134,7 +134,7 @@ class Replicas:
                 if digest != said[0][0]:
                     raise PefMismatch(
                         f"rank {rank} loaded {other}, which computes something other than rank 0's {said[0][1]}; "
-                        f"start all ranks with the same PEF"
+                        "start all ranks with the same PEF"
                     )
             broadcast(held)
         with peer_errors("making room for gradients"):

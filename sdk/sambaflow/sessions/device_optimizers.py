@@ -125,8 +125,8 @@ class DeviceOptimizers:
         if self._rival is not None and (rival := self._rival()) is not None:
             raise InvalidArgument(
                 f"an optimizer ({type(rival).__name__}) was created for traced parameters after trace_graph, but the "
-                f"device uses the one passed to trace_graph: pass the new one to compile and trace_graph, change "
-                f"param_groups of the old one, or delete the new one"
+                "device uses the one passed to trace_graph: pass the new one to compile and trace_graph, change "
+                "param_groups of the old one, or delete the new one"
             )
         for optimizer in self.all:
             before, _ = step_hooks(optimizer)

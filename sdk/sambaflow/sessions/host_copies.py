@@ -234,7 +234,7 @@ class HostCopies:
     def _refuse(self, name: str) -> None:
         raise InvalidArgument(
             f"the program changed {name!r} through a tensor from before the last run, which also changed it on the "
-            f"device; read it again from the model and change that"
+            "device; read it again from the model and change that"
         )
 
 

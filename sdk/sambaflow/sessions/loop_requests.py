@@ -122,7 +122,7 @@ def _look_at_parametrization(module: torch.nn.Module, tensor_name: str, *args: A
     if getattr(module._parameters.get(tensor_name), "sn_name", None) is not None:
         raise InvalidArgument(
             f"{tensor_name!r} of {type(module).__name__} is already a parameter of the device; register the "
-            f"parametrization before samba.from_torch_model_, which also converts its parts"
+            "parametrization before samba.from_torch_model_, which also converts its parts"
         )
 
 

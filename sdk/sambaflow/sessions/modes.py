@@ -259,8 +259,8 @@ class Modes:
         if len(rates) != len(now.graph.rates) or (same_mode and not computes_the_same(self._traced.graph, now.graph)):
             raise PefMismatch(
                 f"{found} changed after tracing, so the model no longer computes what {self._path} was compiled for; "
-                f"compile and trace the model again. For a number that changes, fill a buffer (register_buffer), "
-                f"which each run reads, or pass an input"
+                "compile and trace the model again. For a number that changes, fill a buffer (register_buffer), "
+                "which each run reads, or pass an input"
             )
         if same_mode:
             replaced = {

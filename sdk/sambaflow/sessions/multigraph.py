@@ -189,7 +189,7 @@ class MultiGraph:
             if idle := sorted(listed - readers):
                 raise CompileError(
                     f"dsts of {name!r} holds operator {idle[0]!r}, which does not read it; also put the tensor into "
-                    f"the operator's inputs"
+                    "the operator's inputs"
                 )
             if lost := sorted(readers - listed):
                 raise CompileError(
@@ -346,7 +346,7 @@ class MultiGraph:
         if sorted(compiled) != sorted(ours):
             raise PefMismatch(
                 f"{path} was compiled from graphs {', '.join(compiled)}, but this program added {', '.join(ours)}; "
-                f"add the same graphs, or compile again"
+                "add the same graphs, or compile again"
             )
         for graph in cut:
             check_signature(pef.signature[graph.name], graph_signature(graph, ()), path, False, graph)

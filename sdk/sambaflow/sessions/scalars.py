@@ -152,7 +152,7 @@ class RunScalars:
         if before and list(map(id, before[0])) != list(map(id, now)):
             raise InvalidArgument(
                 f"the parameters of {where} have changed since it was traced, but the PEF updates the compiled ones; "
-                f"compile and trace again with these groups, or set lr of a group to 0 to freeze it"
+                "compile and trace again with these groups, or set lr of a group to 0 to freeze it"
             )
 
     def _set_scalars(self, found: dict[str, float], label: str, scalars: Mapping[str, float], where: str) -> None:

@@ -62,7 +62,7 @@ def divide(
         if batches is None or found != count:
             raise PefMismatch(
                 f"the inputs hold {found} times the batch of {path}; with --virtual-ranks {count} pass {count} "
-                f"batches, that of rank 0 first"
+                "batches, that of rank 0 first"
             )
         batches.are_replicas = True
     return (inputs if batches is None else first_batch(inputs, batches)), batches

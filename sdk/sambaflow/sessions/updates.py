@@ -61,14 +61,14 @@ class Updates:
         if self._forgotten and backward and self._flags and not is_whole_step:
             raise InvalidArgument(
                 f"zero_grad() cleared {len(self._forgotten)} of {len(self._with_gradient)} parameters, but the device "
-                f"clears all gradients or none; call zero_grad() of all optimizers before this backward"
+                "clears all gradients or none; call zero_grad() of all optimizers before this backward"
             )
         if not has_update:
             return
         if self._forgotten and not backward:
             raise InvalidArgument(
                 f"zero_grad() cleared gradients of {sorted(self._forgotten)[0]!r} and others after the last backward, "
-                f"but the update needs those of all parameters; call it before the backward"
+                "but the update needs those of all parameters; call it before the backward"
             )
         if self._is_forgotten and not backward:
             raise InvalidArgument(
@@ -79,7 +79,7 @@ class Updates:
         if made > 1 and not is_whole_step and not self._flags:
             raise InvalidArgument(
                 f"{made} backward passes ran before this update, but the device keeps only the gradients of the last "
-                f"one; "
+                "one; "
                 f"compile with --grad-accumulation-steps {made} to add them up, or call optimizer.zero_grad() before "
                 "the last backward to drop the others"
             )

@@ -83,12 +83,12 @@ def explain_failure(cause: Exception, model: str, running: Sequence[str]) -> Rdu
     if (control := _control_flow_of(cause.__traceback__)) in {"scan", "map"}:
         return TraceError(
             f"forward of {model!r} uses torch's {control} {where}, which accepts no traced tensors; write a Python "
-            f"loop over the steps, which a trace unrolls, and torch.stack their results"
+            "loop over the steps, which a trace unrolls, and torch.stack their results"
         )
     if control is not None:
         return TraceError(
             f"forward of {model!r} uses torch's {control} {where}: the choice of steps and their number depend on "
-            f"data; compute both and choose with torch.where, or run a fixed number of steps and mask the surplus"
+            "data; compute both and choose with torch.where, or run a fixed number of steps and mask the surplus"
         )
     if any(word in f"{kind} {text}" for word in _DATA_DEPENDENT):
         if arguments := getattr(cause, "__notes__", ()):  # see ``record``
@@ -100,7 +100,7 @@ def explain_failure(cause: Exception, model: str, running: Sequence[str]) -> Rdu
             return TraceError(
                 f"a shape that forward of {model!r} computes {where} depends on data ({found[1]}); a compile fixes "
                 f"every shape, even with --host-fallback. {instead}. RDUKIT_SUPPOSE_EXAMPLE=1 compiles for the shapes "
-                f"of the example inputs, if they do not depend on weights"
+                "of the example inputs, if they do not depend on weights"
             )
         return TraceError(
             f"forward of {model!r} needs a tensor's value while tracing {where}: {text}; control flow, shapes and "

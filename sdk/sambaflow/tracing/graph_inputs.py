@@ -94,7 +94,7 @@ def grow_buffers(
     if times >= _GROWTHS:
         raise TraceError(
             f"forward changes the shape or dtype of buffer {grown[0].place.path!r} at every call; a buffer must keep "
-            f"both, or grow only once"
+            "both, or grow only once"
         )
     known = {
         node: source.tensor for node, source in sources.items()
@@ -124,7 +124,7 @@ def check_grown(graph: ModelGraph, growths: Sequence[Collection[str]]) -> None:
     if counting := sorted(graph.updates.keys() & {symbol for grew in growths for symbol in grew}):
         raise TraceError(
             f"forward changes the shape or dtype of buffer {counting[0]!r} at its first call, and its value at later "
-            f"ones; the device has no first call: create the buffer with its final shape and dtype"
+            "ones; the device has no first call: create the buffer with its final shape and dtype"
         )
 
 

@@ -74,7 +74,7 @@ def assigned_buffers(places: Sequence[Replaced]) -> tuple[list[tuple[torch.Tenso
         if memory_of(place.stand_in) != place.memory:
             raise TraceError(
                 f"forward assigns .data of {place.path!r}, which cannot be traced; assign the buffer itself, or write "
-                f"into it in place"
+                "into it in place"
             )
         new = place.table.get(place.key)
         if new is place.stand_in:
@@ -165,7 +165,7 @@ def _computed(node: fx.Node, known: Mapping[fx.Node, torch.Tensor]) -> torch.Ten
 def _changed_form(place: Replaced, now: str) -> str:
     return (
         f"forward changes buffer {place.path!r} to {now} from {place.original.dtype} {list(place.original.shape)}; a "
-        f"buffer must keep its shape and dtype"
+        "buffer must keep its shape and dtype"
     )
 
 
@@ -439,7 +439,7 @@ def check_fixed(recorded: fx.Graph, sources: Mapping[fx.Node, Source], graph: Mo
         if READ_META in node.meta and source.value.name in graph.updates:
             raise TraceError(
                 f"forward reads the value of buffer {source.value.name!r} and changes it, but control flow, shapes "
-                f"and Python numbers cannot depend on state: use torch.where, or pass the value in as an argument"
+                "and Python numbers cannot depend on state: use torch.where, or pass the value in as an argument"
             )
 
 
@@ -459,5 +459,5 @@ def check_overwritten(graph: ModelGraph, state: Mapping[str, torch.Tensor]) -> N
         if counts[memory_of(state[name])] > 1:
             raise TraceError(
                 f"forward overwrites a part of a tensor of {state[name].untyped_storage().nbytes()} bytes that is not "
-                f"a buffer, or writes to it under several names; keep such state in a buffer (register_buffer)"
+                "a buffer, or writes to it under several names; keep such state in a buffer (register_buffer)"
             )

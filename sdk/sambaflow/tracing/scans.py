@@ -54,7 +54,7 @@ def associative_scan(
     if len(lengths) != 1 or not all(isinstance(leaf, torch.Tensor) and leaf.dim() for leaf in leaves) or 0 in lengths:
         raise TraceError(
             f"associative_scan over dimension {dim} of {[tuple(getattr(leaf, 'shape', ())) for leaf in leaves]}; "
-            f"expected tensors with equal lengths of at least 1 in this dimension"
+            "expected tensors with equal lengths of at least 1 in this dimension"
         )
     moved = [leaf.movedim(dim, 0) for leaf in leaves]
     ordered = [leaf.flip([0]) for leaf in moved] if reverse else moved

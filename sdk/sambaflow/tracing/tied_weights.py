@@ -81,7 +81,7 @@ def tied_elsewhere(model: nn.Module, compiled: Collection[str]) -> str:
             kept = str(getattr(parameters[path], "sn_name", ""))
             return (
                 f". This program ties {symbol!r} to {kept!r}, but the compile kept them separate, so the device would "
-                f"train each by its own gradient only. Also tie them before from_torch_model_ at the compile, or give "
+                "train each by its own gradient only. Also tie them before from_torch_model_ at the compile, or give "
                 f"{path!r} its own parameter here"
             )
     return ""
@@ -101,7 +101,7 @@ def check_apart(state: Mapping[str, torch.Tensor], trained: Collection[str]) -> 
             if name in trained and (other := _find_overlap(name, sharing)) is not None:
                 raise TraceError(
                     f"{name!r} is trained and shares memory with {other!r}, but the device holds separate values; tie "
-                    f"them by assigning the parameter itself (head.weight = embedding.weight), or clone() one"
+                    "them by assigning the parameter itself (head.weight = embedding.weight), or clone() one"
                 )
 
 

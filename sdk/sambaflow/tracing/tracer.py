@@ -274,7 +274,7 @@ def _check_modules(model: nn.Module) -> None:
         if type(module).__module__.startswith(_QUANTIZED):
             raise UnsupportedOperator(
                 f"module {path or 'forward'!r} is quantized ({type(module).__module__}.{type(module).__name__}), and "
-                f"its weights are packed for the CPU; compile the original model, and choose "
+                "its weights are packed for the CPU; compile the original model, and choose "
                 "the precision at compile (--graphamp-preset)"
             )
 
@@ -321,7 +321,7 @@ def _unwrapped(model: nn.Module) -> Iterator[None]:
         if isinstance(module, nn.parallel.DistributedDataParallel):
             raise TraceError(
                 f"{f'the module {path!r}' if path else 'the model'} is wrapped in DistributedDataParallel, which "
-                f"averages gradients outside forward and thus outside every graph; use the module itself (.module), "
+                "averages gradients outside forward and thus outside every graph; use the module itself (.module), "
                 "compile with --data-parallel and call samba.session.run(…, data_parallel=True)"
             )
     parallel = [module for module in model.modules() if isinstance(module, nn.DataParallel)]

@@ -153,7 +153,7 @@ def convert(source: Path, target: Path, model_name: str | None, variant: str | N
         if lost:
             raise InvalidArgument(
                 f"tie_word_embeddings: {', '.join(lost)} of {source} is a separate tensor, but {model_name} with "
-                f"these sizes shares it; add --size is_tied=false if the model has that size"
+                "these sizes shares it; add --size is_tied=false if the model has that size"
             )
         known = entry.identity(chosen) if identity is None else identity
         tokenizer = _tokenizer_beside(source, known)

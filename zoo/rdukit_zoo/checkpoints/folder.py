@@ -336,7 +336,7 @@ def _stored_tensors(files: Iterable[Path], stack: ExitStack) -> Iterator[tuple[s
             except Exception as cause:  # torch's reader raises many kinds for files that are no checkpoint
                 raise InvalidArgument(
                     f"{file} is damaged, or contains objects other than tensors, which could run code; expected "
-                    f"tensors by name, best as model.safetensors: save_pretrained(…, safe_serialization=True)"
+                    "tensors by name, best as model.safetensors: save_pretrained(…, safe_serialization=True)"
                 ) from cause
             for name, value in values.items():
                 if isinstance(value, torch.Tensor):

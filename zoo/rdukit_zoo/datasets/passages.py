@@ -102,7 +102,7 @@ def _check_sizes(sizes: dict[str, SizeValue]) -> int:
     if int(sizes["vocabulary"]) < TOKENS:
         raise InvalidArgument(
             f"vocabulary is {sizes['vocabulary']}; expected at least {TOKENS} for generated texts: bytes and special "
-            f"tokens"
+            "tokens"
         )
     return int(sizes["context_length"])
 
@@ -118,7 +118,7 @@ def _choose(values: Ids, count: int, chance: np.random.Generator) -> Ids:
     if count > len(values):
         raise InvalidArgument(
             f"Python's documentation has {len(values)} passages of this kind and length, but {count} are requested; "
-            f"request fewer samples, or a smaller context_length"
+            "request fewer samples, or a smaller context_length"
         )
     return chance.permutation(values)[:count]
 

@@ -112,7 +112,7 @@ class BertSizes:
         if self.positions and self.positions < self.context_length:
             raise InvalidArgument(
                 f"context_length is {self.context_length}; expected up to {self.positions}, the number of learned "
-                f"positions"
+                "positions"
             )
         if self.window_layers and (len(self.window_layers) != self.layers or set(self.window_layers) - {"0", "1"}):
             raise InvalidArgument(

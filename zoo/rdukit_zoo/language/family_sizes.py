@@ -176,7 +176,7 @@ class FamilySizes:
         if self.experts_per_token > each * chosen or (each < 2 and chosen < groups and self.of.router == "sigmoid"):
             raise InvalidArgument(
                 f"{self.experts_per_token} experts_per_token of {chosen} groups with {each} experts each; expected "
-                f"groups of two or more, with at least as many experts together"
+                "groups of two or more, with at least as many experts together"
             )
 
     @classmethod

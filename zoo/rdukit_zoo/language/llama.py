@@ -73,7 +73,7 @@ class LlamaSizes:
         if self.width_of_head % 2:
             raise InvalidArgument(
                 f"a head has {self.width_of_head} elements; expected an even number, because elements are rotated in "
-                f"pairs"
+                "pairs"
             )
         if self.heads % self.groups:
             raise InvalidArgument(f"key_value_heads {self.groups} does not divide heads {self.heads}")

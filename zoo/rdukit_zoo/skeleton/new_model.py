@@ -136,7 +136,7 @@ def new_model_files(name: str, title: str, family: str) -> dict[str, str]:
     if not NAME.fullmatch(name):
         raise InvalidArgument(
             f"{name!r} is not valid as a model name; expected a lower-case letter, then lower-case letters, digits "
-            f"and _",
+            "and _",
             field="name",
         )
     if not title.isprintable() or set(title) & set('"\\'):

@@ -226,7 +226,7 @@ class _Rewriter:
         if apart is None:
             raise UnkeptSchema(
                 f"{_at(place)}: a text may match two options of oneOf; write anyOf, or give each option a required "
-                f"property with its own const"
+                "property with its own const"
             )
         del found["oneOf"]
         if "anyOf" in found:

@@ -201,7 +201,7 @@ class Bucket:
         except (exceptions.BotoCoreError, ValueError) as cause:
             raise StoreUnavailable(
                 f"{self.address} is not configured ({type(cause).__name__}); set AWS_REGION, and outside Amazon also "
-                f"AWS_ENDPOINT_URL_S3, for gateway, scheduler and workers"
+                "AWS_ENDPOINT_URL_S3, for gateway, scheduler and workers"
             ) from cause
         client.meta.events.register("after-call.s3", self._heard)
         client.meta.events.register("after-call-error.s3", _not_heard)
@@ -243,7 +243,7 @@ class Bucket:
         except (exceptions.BotoCoreError, exceptions.HTTPClientError) as cause:
             raise StoreUnavailable(
                 f"{self.address} at {self.endpoint} does not answer ({type(cause).__name__}); jobs wait for it, and "
-                f"requests can be sent again; check that the server is up and AWS_ENDPOINT_URL_S3 names it"
+                "requests can be sent again; check that the server is up and AWS_ENDPOINT_URL_S3 names it"
             ) from cause
 
     def _refusal(self, code: str, key: str) -> NotFound | StoreUnavailable:

@@ -56,7 +56,7 @@ class DeviceGradient(torch.Tensor):
         elif _overwrites(name, args, kwargs or {}):
             raise InvalidArgument(
                 f"{name} changes only the host's copy of a gradient; the device ignores it. To clip, pass "
-                f"max_grad_norm to "
+                "max_grad_norm to "
                 "the optimizer; to scale the loss, set the output's sn_grad; to change gradients, use "
                 "parameter.register_hook before compile"
             )

@@ -56,7 +56,7 @@ class AdamW(_AdamFamily, torch.optim.AdamW):
         if betas is None:
             _tell_once(
                 f"AdamW(betas=…) was left out: the device's default is {VENDOR_BETAS}, torch's is (0.9, 0.999); pass "
-                f"betas to choose"
+                "betas to choose"
             )
         if weight_decay is None:
             _tell_once(

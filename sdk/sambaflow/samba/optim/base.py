@@ -80,8 +80,8 @@ class DeviceOptimizer(torch.optim.Optimizer):
         if self._has_device_gradients() and not self.has_host_gradients():
             raise InvalidArgument(
                 f"{type(self).__name__}.step() does not reach the device, which updates its parameters in the 'opt' "
-                f"section; remove the call: samba.session.run(…) performs a whole step, or pass section_types=['opt'] "
-                f"to "
+                "section; remove the call: samba.session.run(…) performs a whole step, or pass section_types=['opt'] "
+                "to "
                 "update after section_types=['fwd', 'bckwd']"
             )
         with host_gradients():
