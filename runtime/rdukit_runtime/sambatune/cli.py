@@ -84,7 +84,7 @@ def sambatune(
         text = config.read_text()
     except (OSError, UnicodeDecodeError) as cause:
         raise InvalidArgument(f"{config} cannot be read: {cause}; expected a YAML file") from cause
-    found = read_config(config.stem, text, os.environ)
+    found = read_config(config.name, text, os.environ)
     root = artifact_root or Path(resolve(SAMBATUNE_DUMP_ROOT)) / "artifact_root"
     if disable_override:
         click.echo("--disable-override has no effect: all compiles of a program place identically", err=True)

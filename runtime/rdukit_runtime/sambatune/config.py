@@ -69,46 +69,46 @@ def _option(name: str, value: SweepValue) -> list[str]:
     return [flag] if value is True else [flag, str(value)]
 
 
-def read_config(name: str, text: str, environ: Mapping[str, str]) -> TuneConfig:
+def read_config(file: str, text: str, environ: Mapping[str, str]) -> TuneConfig:
     """Read a configuration.
 
     Args:
-        name: the file's name without its suffix. environ: variables in addition to ``env``, for ``$NAME`` in arguments.
+        file: the file's name, for messages; without its suffix it names the configuration. environ: variables in addition to ``env``, for ``$NAME`` in arguments.
     Raises:
         InvalidArgument: the text is not a mapping, a key is unknown or missing, a value is of another kind, or a
             variable is not set.
     """
-    values = _mapping_of(name, read_yaml(text))
+    values = _mapping_of(file, read_yaml(text))
     env = {key: str(value) for key, value in _mapping(values, "env").items()}
     known = {**environ, **env}
     app = _text(values, "app", known)
     existing = _text(values, "existing-compile-output", known)
     if not app:
-        raise InvalidArgument(f"{name}: 'app' is missing; expected the path of the program to compile and run")
+        raise InvalidArgument(f"{file}: 'app' is missing; expected the path of the program to compile and run")
     compile_args = _words(values, "compile-args", known)
     run_app = _text(values, "run-app", known)
     if not run_app and compile_args and compile_args[0] != "compile":
         raise InvalidArgument(
-            f"{name}: compile-args begin with {compile_args[0]!r}; expected 'compile', or a separate 'run-app'"
+            f"{file}: compile-args begin with {compile_args[0]!r}; expected 'compile', or a separate 'run-app'"
         )
     return TuneConfig(
-        name, app, run_app or app, _words(values, "model-args", known), compile_args or ("compile",),
+        Path(file).stem, app, run_app or app, _words(values, "model-args", known), compile_args or ("compile",),
         _words(values, "run-args", known), env, _sweep(values), existing,
     )  # fmt: skip
 
 
-def _mapping_of(name: str, read: MarkedYaml) -> dict[str, object]:
+def _mapping_of(file: str, read: MarkedYaml) -> dict[str, object]:
     for fault in read.faults:
-        raise InvalidArgument(f"{name}: line {fault.mark.line}: {fault.message}")
+        raise InvalidArgument(f"{file}: line {fault.mark.line}: {fault.message}")
     if not isinstance(read.value, dict):
-        raise InvalidArgument(f"{name}: expected keys such as 'app' and 'compile-args', found {read.value!r}")
+        raise InvalidArgument(f"{file}: expected keys such as 'app' and 'compile-args', found {read.value!r}")
     for key in read.value:
         line = read.mark_of((key,)).line
         if key == _NOT_IMPLEMENTED:
-            raise InvalidArgument(f"{name}: line {line}: {key!r} is not implemented; use 'samba-sweep-parameters'")
+            raise InvalidArgument(f"{file}: line {line}: {key!r} is not implemented; use 'samba-sweep-parameters'")
         if key not in KEYS:
             raise InvalidArgument(
-                f"{name}: line {line}: unknown key {key!r}.{suggest(key, KEYS)} Expected: {', '.join(KEYS)}"
+                f"{file}: line {line}: unknown key {key!r}.{suggest(key, KEYS)} Expected: {', '.join(KEYS)}"
             )
     return read.value
 
@@ -164,5 +164,6 @@ def find_program(app: str, folders: tuple[Path, ...]) -> Path:
     """
     found = next((path for folder in folders if (path := (folder / app).absolute()).is_file()), None)
     if found is None:
-        raise InvalidArgument(f"there is no program {app!r} in {' or '.join(map(str, folders))}; check 'app'")
+        searched = " or ".join(dict.fromkeys(map(str, folders)))
+        raise InvalidArgument(f"there is no program {app!r} in {searched}; check 'app'")
     return found

@@ -116,7 +116,7 @@ def _config_of(program: Path, model_args: Sequence[str]) -> TuneConfig:
         text = program.read_text()
     except (OSError, UnicodeDecodeError) as cause:
         raise InvalidArgument(f"{program} cannot be read: {cause}; expected a YAML file") from cause
-    config = read_config(program.stem, text, os.environ)
+    config = read_config(program.name, text, os.environ)
     if config.existing:
         raise InvalidArgument(
             "'existing-compile-output' cannot be tuned, because tune compiles its points; leave it out"

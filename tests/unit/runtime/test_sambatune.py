@@ -67,7 +67,7 @@ def breakdown(computing: int, transfers: int) -> Breakdown:
 
 
 def test_folded_text_and_variables_become_arguments() -> None:
-    found = read_config("linear_net", LINEAR_NET, {})
+    found = read_config("linear_net.yaml", LINEAR_NET, {})
     assert found.model_args == ("-b", "128", "-mb", "64", "--in-features", "512", "--out-features", "128")
     assert found.compile_args == ("compile", "--plot")
     assert found.run_args == ("-n", "10000")
@@ -76,8 +76,8 @@ def test_folded_text_and_variables_become_arguments() -> None:
 
 @pytest.mark.parametrize("key", KEYS)
 def test_an_unknown_key_is_refused_by_the_nearest_name(key: str) -> None:
-    with pytest.raises(InvalidArgument, match=f"line 2: unknown key '{key}s'. Did you mean .*'{key}'"):
-        read_config("c", f"app: a.py\n{key}s: 1\n", {})
+    with pytest.raises(InvalidArgument, match=f"c.yaml: line 2: unknown key '{key}s'. Did you mean .*'{key}'"):
+        read_config("c.yaml", f"app: a.py\n{key}s: 1\n", {})
 
 
 @pytest.mark.parametrize(
@@ -98,12 +98,12 @@ def test_an_unknown_key_is_refused_by_the_nearest_name(key: str) -> None:
 )
 def test_what_cannot_be_obeyed_is_refused(text: str, words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
-        read_config("c", text, {})
+        read_config("c.yaml", text, {})
 
 
 def test_a_sweep_runs_all_combinations() -> None:
     text = LINEAR_NET + "samba-sweep-parameters:\n  num-tiles: [1, 4]\n  --optim-level: [o0, o1, o3]\n"
-    found = list(read_config("linear_net", text, {}).combinations())
+    found = list(read_config("linear_net.yaml", text, {}).combinations())
     assert len(found) == 6
     chosen, first = found[0]
     assert chosen == {"num-tiles": 1, "--optim-level": "o0"}
@@ -113,7 +113,7 @@ def test_a_sweep_runs_all_combinations() -> None:
 
 def test_a_sweep_turns_flags_on_and_off() -> None:
     text = LINEAR_NET + "samba-sweep-parameters:\n  inference: [true, false, null]\n"
-    endings = [one.model_args[-1] for _, one in read_config("linear_net", text, {}).combinations()]
+    endings = [one.model_args[-1] for _, one in read_config("linear_net.yaml", text, {}).combinations()]
     assert endings[0] == "--inference"
     assert "--inference" not in endings[1:]
 
@@ -132,7 +132,7 @@ def test_modes_take_all_words_up_to_the_next_option(given: list[str], wanted: li
 
 
 def test_folders_carry_chip_minute_and_program_and_are_new(tmp_path: Path) -> None:
-    config = replace(read_config("linear_net", LINEAR_NET, {}), model_args=("--arch", "sn30"))
+    config = replace(read_config("linear_net.yaml", LINEAR_NET, {}), model_args=("--arch", "sn30"))
     now = datetime(2026, 11, 29, 20, 41)
     first = choose_paths(tmp_path, config, now)
     assert (first.label, first.run) == ("sn30__11_29_20_41_linear_net", "linear_net_11_29_20_41")
