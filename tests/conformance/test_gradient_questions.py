@@ -107,8 +107,8 @@ def test_addresses_tell_tensors_apart_as_in_eager_torch(tmp_path: Path) -> None:
     ("question", "error", "text"),
     [
         (lambda s, x: (x * 2).register_hook(lambda g: g), UnsupportedOperator, "requires no gradient; torch refuses"),
-        (lambda s, x: s.lin(x).grad_fn.register_hook(print), UnsupportedOperator, r"looks at grad_fn\.register_hook"),
-        (lambda s, x: s.lin(x).grad_fn.name(), UnsupportedOperator, r"looks at grad_fn\.name.*compare grad_fn with"),
+        (lambda s, x: s.lin(x).grad_fn.register_hook(print), UnsupportedOperator, r"reads grad_fn\.register_hook"),
+        (lambda s, x: s.lin(x).grad_fn.name(), UnsupportedOperator, r"reads grad_fn\.name.*compare grad_fn with"),
         (
             lambda s, x: torch.autograd.graph.register_multi_grad_hook((s.lin(x),), print),
             UnsupportedOperator, "register_multi_grad_hook in forward cannot be compiled",

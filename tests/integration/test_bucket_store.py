@@ -204,7 +204,7 @@ def test_a_sweep_takes_what_nothing_names_and_no_more(store: S3Store, database: 
         assert collect(database, store, time.time() + LATER, 0.0).removed == 0, "it may belong to what is held"
 
     def disturb(step: str) -> None:
-        with pytest.raises(Conflict, match="already"):
+        with pytest.raises(Conflict, match="another"):
             collect(database, store, time.time() + LATER, 0.0)
         if step == gone.digest:
             store.add_stream(BytesIO(b"gone"))  # comes again at this very moment

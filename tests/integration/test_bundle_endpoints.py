@@ -198,7 +198,7 @@ def test_what_a_bundle_is_made_of_stays_and_is_its_lineage(
     ("old", "new", "told"),
     [
         ("host: 1GiB", "host: 1KiB", "does not fit: pinned experts take"),
-        ("/coder.safetensors", "/clerk.safetensors", "bundle.yaml:9:.*there is no 'artifact://.*/clerk.safetensors'"),
+        ("/coder.safetensors", "/clerk.safetensors", "bundle.yaml:9:.*'artifact://.*/clerk.safetensors' does not exist"),
         ("artifact://", "", "bundle.yaml:6:.*is not an artifact; expected artifact://ID"),
     ],
 )
@@ -221,7 +221,7 @@ def test_no_other_tenant_serves_or_calls_what_is_not_its_own(
         with pytest.raises(NotFound):
             stranger.endpoints.create("chat", bundle=bundle)
         own = stranger.artifacts.add(parts.write(), "bundle")
-        with pytest.raises(InvalidArgument, match=f"bundle.yaml:6:.*there is no 'artifact://{parts.pef.id}'"):
+        with pytest.raises(InvalidArgument, match=f"bundle.yaml:6:.*'artifact://{parts.pef.id}' does not exist"):
             stranger.endpoints.create("chat", bundle=own)
         with pytest.raises(NotFound):
             stranger.api.post("/v1/endpoints/chat/v1/completions", {"model": "poet", "prompt": "Hi"})

@@ -155,7 +155,7 @@ def assert_equal_after_a_kill(case: Case, killed: Path, folder: Path) -> None:
         assert all(torch.equal(ours.average[name], tensor) for name, tensor in gold.average.items())
         for index, states in gold.optimizer["state"].items():
             assert all(torch.equal(ours.optimizer["state"][index][key], value) for key, value in states.items())
-    assert len(list(killed.glob("checkpoint/best-*.safetensors"))) == 1
+    assert 2 <= len(list(killed.glob("checkpoint/step-*.safetensors"))) <= 3, "the newest two, and the best"
     if case.box != "vit":  # whose pictures are chance
         losses = [loss for _, loss, rate in losses_in(killed) if rate is not None]
         assert float(str(losses[-1])) < float(str(losses[0])) / 1.3

@@ -2,13 +2,12 @@
 
 A file holds parameters, optimizer state, torch's random state and, in its header, the training's progress. The file is
 written first and ``latest.json`` last, both atomically, so a crash at any point leaves a checkpoint that can be
-resumed. The best one by evaluation is also kept as ``best-<step>.safetensors``, named by ``best.json``. No pickle.
+resumed. The best one by evaluation, which ``best.json`` names, is kept, too. No pickle.
 """
 
 import contextlib
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -91,7 +90,7 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint, is_best: bool = False) -> Path:
-    """Write a checkpoint, point ``latest.json`` at it, and remove all but the newest two. Returns the file.
+    """Write a checkpoint, point ``latest.json`` at it, and remove all but the newest two and the best. Returns the file.
 
     ``is_best``: point ``best.json`` at it too, before ``latest.json``: an attempt that resumes knows its best.
     """
@@ -116,18 +115,9 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, is_best: bool = False)
     write_atomic(path, data)
     named = {"format": FORMAT, "step": checkpoint.step, "sha256": sha256_of(data)}
     if is_best:
-        best = folder / f"best-{checkpoint.step}.safetensors"
-        best.unlink(missing_ok=True)
-        _link_or_write(path, best, data)
-        write_json_atomic(folder / BEST, {**named, "file": best.name})
+        write_json_atomic(folder / BEST, {**named, "file": path.name})
     write_json_atomic(folder / LATEST, {**named, "file": path.name, "previous": _find_before(folder, path.name)})
-    if is_best:
-        for old in folder.glob("best-*.safetensors"):
-            if old != best:
-                old.unlink(missing_ok=True)
-    for old in sorted(folder.glob("step-*.safetensors"), key=_step_of)[:-KEPT]:
-        if old != path:
-            old.unlink(missing_ok=True)
+    _remove_old(folder, path)
     return path
 
 
@@ -215,11 +205,18 @@ def _totals(value: Mapping[str, Any]) -> TrainingTotals:
     return TrainingTotals(**{**value, "judged": Judged(**value.get("judged", {}))})
 
 
-def _link_or_write(path: Path, link: Path, data: bytes) -> None:
-    with contextlib.suppress(OSError):
-        os.link(path, link)
-        return
-    write_atomic(link, data)
+def _remove_old(folder: Path, newest: Path) -> None:
+    """Remove all checkpoints but the newest, those before it up to ``KEPT``, and the one that ``best.json`` names.
+
+    Trainings of earlier versions kept their best as ``best-<step>.safetensors``.
+    """
+    best = None
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        best = str(json.loads((folder / BEST).read_text())["file"])
+    old = sorted(folder.glob("step-*.safetensors"), key=_step_of)[:-KEPT]
+    for path in (*old, *folder.glob("best-*.safetensors")):
+        if path != newest and path.name != best:
+            path.unlink(missing_ok=True)
 
 
 def _flatten(state: Mapping[Any, Mapping[str, Any]]) -> dict[str, torch.Tensor]:

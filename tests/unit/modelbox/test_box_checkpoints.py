@@ -71,10 +71,12 @@ def test_the_best_stays_beside_the_newest_two_until_a_better_one_comes(tmp_path:
     for step in (1, 2, 3, 4):
         save_checkpoint(tmp_path, make(step), is_best=step == 1)
     assert load_checkpoint(tmp_path, "best").step == 1
+    names = [path.name for path in sorted(tmp_path.glob("*.safetensors"))]
+    assert names == ["step-1.safetensors", "step-3.safetensors", "step-4.safetensors"]
     save_checkpoint(tmp_path, make(5), is_best=True)
-    assert [path.name for path in sorted(tmp_path.glob("*.safetensors"))] == [
-        "best-5.safetensors", "step-4.safetensors", "step-5.safetensors",
-    ]  # fmt: skip
+    names = [path.name for path in sorted(tmp_path.glob("*.safetensors"))]
+    assert names == ["step-4.safetensors", "step-5.safetensors"]
+    assert {path.stat().st_nlink for path in tmp_path.iterdir()} == {1}, "outputs with hard links are refused"
     step, parameters = load_parameters(tmp_path, "best")
     assert step == 5 and parameters.keys() == {"layer.weight", "layer.tied"}
     assert torch.equal(parameters["layer.weight"], make(5).parameters["layer.weight"])
@@ -83,6 +85,16 @@ def test_the_best_stays_beside_the_newest_two_until_a_better_one_comes(tmp_path:
     assert (step, list(parameters)) == (0, ["layer.weight"])
     with pytest.raises(InvalidArgument, match="expected newest, previous, best"):
         load_checkpoint(tmp_path, "luckiest")
+
+
+def test_the_best_of_an_earlier_version_stays_until_a_better_one_comes(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, make(1), is_best=True).rename(tmp_path / "best-1.safetensors")
+    named = json.loads((tmp_path / "best.json").read_text())
+    (tmp_path / "best.json").write_text(json.dumps({**named, "file": "best-1.safetensors"}))
+    save_checkpoint(tmp_path, make(2))
+    assert load_checkpoint(tmp_path, "best").step == 1
+    save_checkpoint(tmp_path, make(3), is_best=True)
+    assert load_checkpoint(tmp_path, "best").step == 3 and not (tmp_path / "best-1.safetensors").exists()
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
