@@ -50,8 +50,8 @@ from suite.features import features_table, find_features, read_shown
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 #: Modules that may hold settings, in the order in which the manual shows them.
 SETTINGS_MODULES = (
-    "sambaflow.settings", "rdukit_compiler.settings", "rdukit_runtime.settings", "rdukit_runtime.profile.step",
-    "rdukit_node.settings", "rdukit_node.logs.files",
+    "rdukit.box.settings", "sambaflow.settings", "rdukit_compiler.settings", "rdukit_runtime.settings",
+    "rdukit_runtime.profile.step", "rdukit_node.settings", "rdukit_node.logs.files",
     "rdukit_node.telemetry.exporter_process", "rdukit_modelbox.settings", "rdukit_serving.settings",
     "rdukit_modelbox.artifacts.settings",
     "rdukit_platform.settings", "rdukit_platform.webhooks.settings", "rdukit_platform.scheduler.settings",
@@ -72,7 +72,8 @@ def settings_page() -> str:
     lines = ["# Settings", "", HEAD, INTRODUCTION]
     parts = {"core": list(CORE_SETTINGS)}
     for name in SETTINGS_MODULES:
-        part = parts.setdefault(name.split(".")[0], [])
+        package = name.split(".")[0]
+        part = parts.setdefault("core" if package == "rdukit" else package, [])
         part += [setting for setting in module_settings(name) if setting not in part]
     for title, settings in parts.items():
         if settings:
