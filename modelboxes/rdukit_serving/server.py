@@ -109,7 +109,7 @@ class Service(Protocol):
         ...
 
     async def close(self) -> None:
-        """Take nothing more and end every process."""
+        """Accept no more requests, and end every process."""
         ...
 
 
@@ -238,7 +238,7 @@ class _Servers:
         return cls(app, rest, serving, grpc_server, rest_url, grpc_address, held)
 
     async def stop(self, grace_s: float) -> None:
-        """Take nothing more; calls under way over gRPC have ``grace_s`` to end."""
+        """Accept no more requests; running gRPC calls have ``grace_s`` to end."""
         self.rest.should_exit = True
         if self.grpc is not None:
             await self.grpc.stop(grace=grace_s)

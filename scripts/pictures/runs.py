@@ -82,7 +82,7 @@ TRAINED_BY: Final[Mapping[str, str]] = {"bert-embedder": "bert"}
 
 @dataclass(slots=True)
 class Run:
-    """What a run gave: arrays by name, and what a caption says of it."""
+    """Results of a run: arrays by name, and the facts for its caption."""
 
     box: str
     steps: int

@@ -1,4 +1,4 @@
-"""What the picture of a model card shows: for each task a drawing of a run, with its caption and its words.
+"""Pictures for model cards: for each task a drawing of a run, with its caption.
 
 Axes: N samples, T steps, V sensors, Y and X rows and columns.
 """

@@ -1,4 +1,4 @@
-"""What the picture of a text model's card shows: passages, what the model makes of them, and its losses.
+"""Pictures for the cards of text models: passages, the model's answers, and its losses.
 
 Axes: N samples, T tokens, V entries of the vocabulary.
 """

@@ -1,4 +1,4 @@
-"""Which test files a change touches: by imports, nearest first, and by the features that its files belong to.
+"""Choose the test files that a change touches: by imports, nearest first, and by the features of its files.
 
 A file that no test reaches by imports, such as a migration, a rule or a model of the zoo, counts as part of the modules
 that load files by their names and write its name or its folder's.
@@ -23,7 +23,7 @@ UNKNOWN_CORE_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Test files that run for a change, and those that it touches from further away."""
+    """Test files to run for a change, and those that it touches through more imports."""
 
     chosen: list[str]
     left: list[str]
