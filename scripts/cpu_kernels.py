@@ -51,7 +51,8 @@ def _calls() -> Iterator[tuple[str, Callable[..., Any], Any, Any]]:
     for operator in op_db:
         if torch.float32 not in operator.dtypes:
             continue
-        for sample in list(operator.sample_inputs("cpu", torch.float32))[:SAMPLES]:
+        samples = operator.sample_inputs("cpu", torch.float32)  # type: ignore[no-untyped-call]
+        for sample in list(samples)[:SAMPLES]:
             for node, args, kwargs in _recorded(operator, sample):
                 shapes = str([tuple(tensor.shape) for tensor in _floats((args, kwargs))])
                 if (key := (str(node.target), len(args), shapes)) not in seen:
@@ -85,12 +86,12 @@ def _recorded(operator: Any, sample: Any) -> Iterator[tuple[fx.Node, Any, Any]]:
         elif node.op == "get_attr":
             values[node] = getattr(recorded, str(node.target))
         elif node.op == "call_function":
-            args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), values.get)  # type: ignore[arg-type]
+            args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), values.get)
             try:
-                values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+                values[node] = node.target(*args, **kwargs)
             except Exception:  # noqa: BLE001  it needs what a sample that was not traced had made
                 return
-            is_operator = str(node.target).startswith("aten.") and not node.target._schema.is_mutable  # type: ignore
+            is_operator = str(node.target).startswith("aten.") and not node.target._schema.is_mutable
             if is_operator and _floats((args, kwargs)):
                 yield node, args, kwargs
 

@@ -70,7 +70,7 @@ of a name are levels: `log: {level: INFO}`.
 def settings_page() -> str:
     """Return the page of all settings, by part."""
     lines = ["# Settings", "", HEAD, INTRODUCTION]
-    parts = {"core": list(CORE_SETTINGS)}
+    parts: dict[str, list[Setting[Any]]] = {"core": [*CORE_SETTINGS]}
     for name in SETTINGS_MODULES:
         package = name.split(".")[0]
         part = parts.setdefault("core" if package == "rdukit" else package, [])

@@ -122,7 +122,8 @@ def list_cases(size: int) -> list[str]:
     os.environ.update(environment(GLOO, size))
     from torch.testing._internal.distributed.distributed_test import DistributedTest
 
-    return unittest.TestLoader().getTestCaseNames(DistributedTest._DistTestBase)  # type: ignore[arg-type]
+    names = unittest.TestLoader().getTestCaseNames(DistributedTest._DistTestBase)  # type: ignore[arg-type]
+    return list(names)
 
 
 def run_all(backend: str, size: int, names: list[str]) -> dict[str, tuple[str, str]]:

@@ -84,7 +84,7 @@ def _build_transformer(case: Case) -> Built:
                 )
                 continue
             labels = _find_labels(model, inputs, config)
-            fixed = {name: inputs.pop(name) for name in _FIXED if name in inputs}
+            fixed: dict[str, torch.Tensor] = {name: inputs.pop(name) for name in _FIXED if name in inputs}
             return Built(functools.partial(_with_fixed, made, fixed), inputs, labels, count)
     raise CannotBuild(
         failures[0] + (f" (and {len(failures) - 1} more; last: {failures[-1]})" if len(failures) > 1 else "")
@@ -109,7 +109,7 @@ def _part_for(head: Any, config: Any) -> Any:
 def _making(head: Any, config: Any) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
         torch.manual_seed(0)
-        model = head(copy.deepcopy(config))
+        model: nn.Module = head(copy.deepcopy(config))
         shake(model)
         return model.float().eval()
 

@@ -183,7 +183,7 @@ def try_stage(
     except Exception as error:  # noqa: BLE001 -- what others wrote raises anything
         place = traceback.extract_tb(error.__traceback__)[-1]
         return "crashed", f"{_line(error)} ({Path(place.filename).name}:{place.lineno})", 0.0, Kernels()
-    outcome, reason, error = _judge(reference, inputs, device, eager, precision)
+    outcome, reason, largest_error = _judge(reference, inputs, device, eager, precision)
     if outcome == "wrong":
         other = run_eager(reference, inputs, torch.float32, seed=77)
         if any(difference(a, b) > TOLERANCE for a, b in zip(eager.outputs, other.outputs, strict=True)):
@@ -237,7 +237,7 @@ def _run_device(net: nn.Module, inputs: Mapping[str, torch.Tensor], mode: str, p
         outputs = [tensor.data.clone() for tensor in loaded.run()]
         kernels = _count_natives(loaded.pef)
     trained = {n: p for n, p in net.named_parameters() if p.requires_grad} if net.training else {}
-    gradients = {name: parameter.sn_grad for name, parameter in trained.items()}
+    gradients = {name: parameter.sn_grad for name, parameter in trained.items()}  # type: ignore[attr-defined]
     return Results(outputs, {name: None if g is None else g.data.clone() for name, g in gradients.items()}, kernels)
 
 
@@ -335,11 +335,7 @@ def _is_as_close_as_eager(
         exact = _by_name(run_eager(net, inputs, torch.float64, seed=1))
     except RuntimeError:  # something is f32 whatever the model's dtype
         return False
-    return all(
-        exact[name] is not None and ours[name] is not None
-        and difference(ours[name], exact[name]) <= _FACTOR * difference(theirs[name], exact[name])
-        for name in far
-    )  # fmt: skip
+    return all(_is_explained(ours[name], exact[name], theirs[name], exact[name]) for name in far)
 
 
 def _is_as_close_as_narrow(
@@ -348,11 +344,16 @@ def _is_as_close_as_narrow(
 ) -> bool:  # fmt: skip
     """Return whether the distance of eager's bf16 from its f32 explains all large differences from its f32."""
     narrow = _by_name(run_eager(net, inputs, torch.bfloat16, seed=1))
-    return all(
-        narrow[name] is not None and ours[name] is not None and theirs[name] is not None
-        and difference(ours[name], theirs[name]) <= _FACTOR * difference(narrow[name], theirs[name])
-        for name in far
-    )  # fmt: skip
+    return all(_is_explained(ours[name], theirs[name], narrow[name], theirs[name]) for name in far)
+
+
+def _is_explained(
+    ours: torch.Tensor | None, wanted: torch.Tensor | None, other: torch.Tensor | None, others: torch.Tensor | None
+) -> bool:  # fmt: skip
+    """Return whether ``ours`` is at most ``_FACTOR`` times as far from ``wanted`` as ``other`` is from ``others``."""
+    if ours is None or wanted is None or other is None or others is None:
+        return False
+    return difference(ours, wanted) <= _FACTOR * difference(other, others)
 
 
 def largest(tensor: torch.Tensor | None) -> float:

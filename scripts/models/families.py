@@ -93,7 +93,8 @@ def torchvision_cases() -> list[Case]:
 def declare_torchvision() -> None:
     """Register forms for two operators of torchvision, so that it can be imported if its compiled ones do not load."""
     if not hasattr(torch.ops.torchvision, "nms"):
-        library = torch.library.Library("torchvision", "FRAGMENT")
+        library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
         for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        torch._torchvision_stand_in = library  # keeps it alive
+            schema = f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            library.define(schema)  # type: ignore[no-untyped-call]
+        torch._torchvision_stand_in = library  # type: ignore[attr-defined]  # keeps it alive

@@ -1,10 +1,11 @@
 """Build the native kernels of many models together, with one import of torch's compiler and its headers."""
 
+import functools
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,9 +31,7 @@ def build_together(
     with TemporaryDirectory(prefix="models-kernels-") as name:
         folder = Path(name)
         for case, stages in cases:
-            _in_child(
-                lambda case=case, stages=stages: _collect(case, stages, mode, precision, folder, limit), timeout_s
-            )
+            _in_child(functools.partial(_collect, case, stages, mode, precision, folder, limit), timeout_s)
         _in_child(lambda: _build(folder), timeout_s * len(cases))
 
 
@@ -80,7 +79,7 @@ def _collect(case: Case, stages: Sequence[str], mode: str, precision: str, folde
     os.environ["RDUKIT_KERNELS"] = "portable"
     built = build(case)
     for stage in stages:
-        inputs: Mapping[str, object] = {**built.inputs, **(built.labels if stage == "training" else {})}
+        inputs = {**built.inputs, **(built.labels if stage == "training" else {})}
         try:
             kernels = compile_kernels(built.make, inputs, stage, mode, precision)
         except Exception as error:  # noqa: BLE001 -- trying the model tells

@@ -211,8 +211,8 @@ def _try(case: Case, stages: Sequence[str], args: argparse.Namespace) -> "list[F
     settings = (args.mode, args.kernels, args.precision)
     try:
         built = build(case)
-    except CannotBuild as reason:
-        return [Found(case, stage, *settings, "not-run", str(reason), check=args.check) for stage in stages]
+    except CannotBuild as refusal:
+        return [Found(case, stage, *settings, "not-run", str(refusal), check=args.check) for stage in stages]
     found = []
     for stage in stages:
         inputs = {**built.inputs, **(built.labels if stage == "training" else {})}

@@ -2,8 +2,8 @@
 
     python first_difference.py --model FOLDER < {"prompt": …, "theirs": …, "ours": …}
 
-prints ``{"tokens": …, "theirs": …, "ours": …, "noise": …}``: how many tokens are equal, the f32 logits of the next
-token of each, and by how much bf16 moves a logit there. Runs beside the libraries of ``requirements.txt``.
+prints ``{"tokens": …, "theirs": …, "ours": …, "noise": …}``: the number of equal tokens, the f32 logits of the next
+token of each, and by how much bf16 moves a logit there. It needs the libraries of ``requirements.txt``.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def main() -> int:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     prompt = tokenizer(asked["prompt"])["input_ids"]
     wide, narrow = (
-        AutoModelForCausalLM.from_pretrained(folder, torch_dtype=dtype).eval()
+        AutoModelForCausalLM.from_pretrained(folder, torch_dtype=dtype).eval()  # type: ignore[no-untyped-call]
         for dtype in (torch.float32, torch.bfloat16)
     )
 
@@ -92,9 +92,10 @@ def main() -> int:
         exact, rounded = (model(tokens).logits[0, -1].float() for model in (wide, narrow))
         return exact.tolist(), (exact - rounded).abs().max().item()
 
-    fork = find_fork(
-        asked["theirs"], asked["ours"], find_logits, lambda made: tokenizer.decode(made, skip_special_tokens=True)
-    )
+    def decode(made: Sequence[int]) -> str:
+        return str(tokenizer.decode(list(made), skip_special_tokens=True))
+
+    fork = find_fork(asked["theirs"], asked["ours"], find_logits, decode)
     print(json.dumps(None if fork is None else asdict(fork)))
     return 0
 

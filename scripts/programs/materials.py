@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Final
 
-import h5py
+import h5py  # type: ignore[import-untyped]
 import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -97,7 +97,7 @@ def make_checkpoint(folder: Path, family: str, sizes: dict[str, Any], tokenizer:
     """Write a Hugging Face folder: configuration, random weights, tokenizer."""
     set_seed(_SEEDS[folder.name])
     config = AutoConfig.for_model(family, **sizes)
-    model = AutoModelForCausalLM.from_config(config)
+    model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

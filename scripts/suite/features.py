@@ -121,7 +121,7 @@ def _cases(module: ast.Module) -> Iterator[tuple[ast.stmt, ...]]:
             yield (node,)
         elif isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
             methods = [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
-            tests = [(node, each) for each in methods if each.name.startswith("test")]
+            tests: list[tuple[ast.stmt, ...]] = [(node, each) for each in methods if each.name.startswith("test")]
             yield from tests or [(node,)]
 
 

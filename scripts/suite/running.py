@@ -79,7 +79,7 @@ class Running:
         variables.setdefault("OMP_WAIT_POLICY", "passive")
         self.process = subprocess.Popen(
             [*PYTEST, *cache, *part.files, *arguments], stdout=self._kept, stderr=subprocess.STDOUT,
-            start_new_session=True, env=variables | environment,
+            start_new_session=True, env={**variables, **environment},
         )  # fmt: skip
 
     def end(self, progress: str) -> Ended:
