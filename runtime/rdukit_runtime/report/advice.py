@@ -266,7 +266,7 @@ def _precision(facts: ProgramFacts) -> Iterator[Advice]:
 
 
 def _saved_copying(facts: ProgramFacts, own: str) -> float:
-    """Return what transfers and conversions take less in the other precision; negative: they take longer, in ns.
+    """Return the ns that transfers and conversions would save in the other precision; negative: they take longer.
 
     The program's tensors keep their dtype, and time goes with the bytes read and written: a copy of an element moves 8
     in f32 and 4 in bf16, a conversion between them 6. Conversions to f32 may be of other dtypes, so they stay as now.
