@@ -50,8 +50,11 @@ format: setup
 lint: setup
 	@$(RUFF) check $(RUFF_OPTIONS) $(CODE) scripts
 
+# Programs below scripts import modules of their own folder.
 types: setup
 	@for root in $(ROOTS:benchmarks=benchmarks/rdukit_bench) tests/support tests/fuzzing tests/opdb; do echo "mypy $$root"; $(BIN)/mypy --no-error-summary $$root || exit 1; done
+	@for root in scripts/models scripts/programs; do echo "mypy $$root"; MYPYPATH=$$root $(BIN)/mypy --no-error-summary $$root || exit 1; done
+	@echo "mypy scripts"; MYPYPATH=scripts $(BIN)/mypy --no-error-summary --exclude 'scripts/(models|programs)/' scripts
 
 imports: setup
 	@$(BIN)/lint-imports

@@ -1,4 +1,4 @@
-"""Look for known vulnerabilities of what requirements.lock pins: ``make audit``.
+"""Look for known vulnerabilities in the packages that requirements.lock pins: ``make audit``.
 
 Exits with 0 where none is known, 1 where some are, 2 where the database could not be asked: then nothing was checked.
 """
@@ -18,7 +18,7 @@ _AWAY: Final = (
 
 
 def judge(status: int, said: str) -> tuple[int, str]:
-    """The exit status and the last word, from pip-audit's (pure)."""
+    """Return the exit status and the summary, given pip-audit's (pure)."""
     if status == 0:
         return 0, "audit: no known vulnerability in requirements.lock"
     if "Found" in said and "vulnerabilit" in said:

@@ -107,7 +107,7 @@ def site_link(target: str, source: str, pages: list[str], copy: Callable[[str], 
 
 
 def copy_file(path: str, folder: Path) -> str:
-    """Copy a file of the tree that a page shows or links to. Returns its place in the site."""
+    """Copy a file of the tree that a page shows or links to. Returns its path in the site."""
     place = f"files/{path}"
     target = folder / place
     if not target.exists() or target.read_bytes() != (TREE / path).read_bytes():

@@ -44,7 +44,7 @@ ANSWER: Final = 75
 
 @dataclass(frozen=True, slots=True)
 class Camera:
-    """A client of the platform, a browser's window that is logged in, and the pictures that are asked for."""
+    """Client of the platform, a browser window that is logged in, and the names of the requested pictures."""
 
     platform: Platform
     page: Page

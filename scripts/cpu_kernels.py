@@ -27,7 +27,7 @@ SAMPLES: Final = 6
 
 
 def find_refusals() -> tuple[set[str], set[str]]:
-    """Operators that take no bf16, and those that take no mix of bf16 and f32; by their names without overload."""
+    """Return the operators that refuse bf16, and those that refuse a mix of bf16 and f32, by name without overload."""
     narrow: set[str] = set()
     mixed: set[str] = set()
     for name, function, args, kwargs in _calls():
@@ -44,14 +44,15 @@ def find_refusals() -> tuple[set[str], set[str]]:
 
 
 def _calls() -> Iterator[tuple[str, Callable[..., Any], Any, Any]]:
-    """Each operator that torch's samples call, with real arguments; equal shapes once."""
+    """Yield each operator that torch's samples call, with real arguments; equal shapes once."""
     from torch.testing._internal.common_methods_invocations import op_db
 
     seen = set()
     for operator in op_db:
         if torch.float32 not in operator.dtypes:
             continue
-        for sample in list(operator.sample_inputs("cpu", torch.float32))[:SAMPLES]:
+        samples = operator.sample_inputs("cpu", torch.float32)  # type: ignore[no-untyped-call]
+        for sample in list(samples)[:SAMPLES]:
             for node, args, kwargs in _recorded(operator, sample):
                 shapes = str([tuple(tensor.shape) for tensor in _floats((args, kwargs))])
                 if (key := (str(node.target), len(args), shapes)) not in seen:
@@ -60,7 +61,7 @@ def _calls() -> Iterator[tuple[str, Callable[..., Any], Any, Any]]:
 
 
 def _recorded(operator: Any, sample: Any) -> Iterator[tuple[fx.Node, Any, Any]]:
-    """The operators of one sample, each with the tensors that those before it made."""
+    """Yield the operators of one sample, each with the tensors that earlier ones computed."""
     leaves, tree = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
 
@@ -85,12 +86,12 @@ def _recorded(operator: Any, sample: Any) -> Iterator[tuple[fx.Node, Any, Any]]:
         elif node.op == "get_attr":
             values[node] = getattr(recorded, str(node.target))
         elif node.op == "call_function":
-            args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), values.get)  # type: ignore[arg-type]
+            args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), values.get)
             try:
-                values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+                values[node] = node.target(*args, **kwargs)
             except Exception:  # noqa: BLE001  it needs what a sample that was not traced had made
                 return
-            is_operator = str(node.target).startswith("aten.") and not node.target._schema.is_mutable  # type: ignore
+            is_operator = str(node.target).startswith("aten.") and not node.target._schema.is_mutable
             if is_operator and _floats((args, kwargs)):
                 yield node, args, kwargs
 
@@ -101,7 +102,7 @@ def _floats(value: Any) -> list[torch.Tensor]:
 
 
 def _with_dtypes(args: Any, kwargs: Any, dtype: torch.dtype, first: torch.dtype | None = None) -> tuple[Any, Any]:
-    """Floating tensors in ``dtype``, the first of them in ``first``; gradients flow to them."""
+    """Return the arguments with floating tensors in ``dtype``, the first in ``first``, all requiring gradients."""
     order = itertools.chain([first or dtype], itertools.repeat(dtype))
 
     def convert(leaf: Any) -> Any:
@@ -114,7 +115,7 @@ def _with_dtypes(args: Any, kwargs: Any, dtype: torch.dtype, first: torch.dtype 
 
 
 def _refuses(function: Callable[..., Any], args: Any, kwargs: Any) -> bool:
-    """Whether torch refuses the call or its gradient."""
+    """Return whether torch refuses the call or its gradient."""
     try:
         made = [tensor for tensor in _floats(function(*args, **kwargs)) if tensor.requires_grad]
         read = [tensor for tensor in _floats((args, kwargs)) if tensor.requires_grad]

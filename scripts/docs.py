@@ -50,8 +50,8 @@ from suite.features import features_table, find_features, read_shown
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 #: Modules that may hold settings, in the order in which the manual shows them.
 SETTINGS_MODULES = (
-    "sambaflow.settings", "rdukit_compiler.settings", "rdukit_runtime.settings", "rdukit_runtime.profile.step",
-    "rdukit_node.settings", "rdukit_node.logs.files",
+    "rdukit.box.settings", "sambaflow.settings", "rdukit_compiler.settings", "rdukit_runtime.settings",
+    "rdukit_runtime.profile.step", "rdukit_node.settings", "rdukit_node.logs.files",
     "rdukit_node.telemetry.exporter_process", "rdukit_modelbox.settings", "rdukit_serving.settings",
     "rdukit_modelbox.artifacts.settings",
     "rdukit_platform.settings", "rdukit_platform.webhooks.settings", "rdukit_platform.scheduler.settings",
@@ -68,11 +68,12 @@ of a name are levels: `log: {level: INFO}`.
 
 
 def settings_page() -> str:
-    """Every ``Setting``, part by part."""
+    """Return the page of all settings, by part."""
     lines = ["# Settings", "", HEAD, INTRODUCTION]
-    parts = {"core": list(CORE_SETTINGS)}
+    parts: dict[str, list[Setting[Any]]] = {"core": [*CORE_SETTINGS]}
     for name in SETTINGS_MODULES:
-        part = parts.setdefault(name.split(".")[0], [])
+        package = name.split(".")[0]
+        part = parts.setdefault("core" if package == "rdukit" else package, [])
         part += [setting for setting in module_settings(name) if setting not in part]
     for title, settings in parts.items():
         if settings:
@@ -102,7 +103,7 @@ def legal(setting: Setting[object]) -> str:
 
 
 def errors_page() -> str:
-    """Every error class: its code, docstring and statuses."""
+    """Return the page of all error classes: code, docstring and statuses."""
     lines = [
         "# Errors", "", HEAD,
         "A command prints `error [code]: message` on stderr and ends with the exit status. REST answers",
@@ -149,7 +150,7 @@ ACTIONS = {
 
 
 def faults_page() -> str:
-    """Every fault class, part by part; actions, operational states, scenarios."""
+    """Return the page of all fault classes by part, of actions, operational states and scenarios."""
     lines = ["# Faults", "", HEAD, FAULTS_INTRODUCTION]
     for part in PARTS:
         lines += [f"## {part}", ""]
@@ -377,17 +378,17 @@ def permissions_page() -> str:
 
 
 def job_schema() -> str:
-    """JSON schema of a document of ``rdukit job submit -f``, for editors."""
+    """Return the JSON schema of a document of ``rdukit job submit -f``, for editors."""
     return json.dumps(file_schema(), indent=1) + "\n"
 
 
 def bundle_file_schema() -> str:
-    """JSON schema of a file of ``rdukit serve --bundle``, for editors."""
+    """Return the JSON schema of a file of ``rdukit serve --bundle``, for editors."""
     return json.dumps(bundle_schema(), indent=1) + "\n"
 
 
 def pipeline_file_schema() -> str:
-    """JSON schema of a file of ``rdukit pipeline submit``, for editors."""
+    """Return the JSON schema of a file of ``rdukit pipeline submit``, for editors."""
     return json.dumps(pipeline_schema(), indent=1) + "\n"
 
 
@@ -426,7 +427,7 @@ pages of the manual – and the files that show them: `unit/platform/nodes` is `
 
 
 def tests_page() -> str:
-    """What the product has, and which tests show it."""
+    """Return the page of features and of the tests that show each."""
     return "\n".join(
         ["# What tests show", "", HEAD, TESTS_INTRODUCTION, *features_table(find_features(), read_shown()), ""]
     )

@@ -26,7 +26,7 @@ _FOREIGN: Final = re.compile(r"://|file:|^-|@ |/")
 
 
 def kept_blocks(text: str) -> list[str]:
-    """The requirements of uv's output with their hashes, without those that the lock leaves out (pure).
+    """Return the requirements of uv's output with their hashes, without those that the lock leaves out (pure).
 
     Raises:
         ValueError: a line names an address, a path or an option.
@@ -48,7 +48,7 @@ def kept_blocks(text: str) -> list[str]:
 
 
 def main() -> None:
-    """Resolve, check, write."""
+    """Resolve the requirements, check them, and write the lock."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--upgrade", action="store_true", help="take the newest versions that are legal")
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 where it would change")

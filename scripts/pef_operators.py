@@ -34,7 +34,7 @@ def kind_of(written: str) -> str:
 
 
 def line_of(op: str) -> str:
-    """The line of an operator of torch."""
+    """Return the line of an operator of torch."""
     schema = operator.attrgetter(op)(torch.ops)._schema
     words, has_bar = [op], False
     for argument in schema.arguments:
@@ -47,7 +47,7 @@ def line_of(op: str) -> str:
 
 
 def main() -> int:
-    """The exit status."""
+    """Write the lines; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("operators", nargs="*", help="names to add, such as aten.add.Tensor")
     parser.add_argument("--check", action="store_true")

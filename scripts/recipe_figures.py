@@ -23,7 +23,7 @@ WITH_QUANTILES: Final = ("braggnn",)
 
 
 def with_figures(recipe: Mapping[str, Any], told: Mapping[str, Any], day: str) -> dict[str, Any]:
-    """Return a recipe with what its run told, and the least seconds of its runs (pure)."""
+    """Return a recipe with the results of its run, and the shortest time of its runs (pure)."""
     kept = (told["box"] in WITH_QUANTILES and told["kind"] != Kind.INFER) or len(told["reached"]) == 1
     left_out = () if kept else LEFT_OUT
     figures = {
@@ -50,7 +50,7 @@ def format_recipes(recipes: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    """Take each ``BOX/KIND.json`` of the folder over that is not of a quick run."""
+    """Copy the figures of each ``BOX/KIND.json`` of the folder, except those of quick runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     for file in sorted(parser.parse_args().folder.glob("*/*.json")):

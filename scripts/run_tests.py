@@ -1,4 +1,4 @@
-"""The tests, in parts that run side by side: ``scripts/run_tests.py [OPTION …] [arguments of pytest]``.
+"""Run the tests in concurrent parts: ``scripts/run_tests.py [OPTION …] [arguments of pytest]``.
 
 Without an option it is the short tier, which shows each feature once; ``--all`` has the cases marked ``long``, too.
 ``--changed [--base REVISION]`` runs the short cases nearest to what differs from a revision, for about two minutes;
@@ -70,14 +70,14 @@ def kernel_home(folder: Path) -> Path:
 
 @dataclass(slots=True)
 class Times:
-    """What earlier runs took: core-seconds of each file, seconds of each tier."""
+    """Times of earlier runs: core-seconds of each file, seconds of each tier."""
 
     files: dict[str, float] = field(default_factory=dict)
     tiers: dict[str, float] = field(default_factory=dict)
 
 
 def read_times(file: Path) -> Times:
-    """Return what earlier runs took; nothing where there was none."""
+    """Return the times of earlier runs; empty without any."""
     try:
         return Times(**json.loads(file.read_text()))
     except (OSError, ValueError, TypeError):
@@ -133,12 +133,12 @@ def choose_parts(options: argparse.Namespace, times: dict[str, float]) -> list[P
 
 
 def stop(number: int, frame: object) -> NoReturn:
-    """As Ctrl-C does."""
+    """Interrupt the run, as Ctrl-C does."""
     raise KeyboardInterrupt
 
 
 def main(words: list[str]) -> int:
-    """The exit status of what was run."""
+    """Run the tests; return the exit status."""
     os.chdir(TREE)
     parser = argparse.ArgumentParser(description="Run the tests.", add_help=False, allow_abbrev=False)
     parser.add_argument("--all", action="store_true")

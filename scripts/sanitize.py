@@ -30,12 +30,12 @@ UBSAN = "print_stacktrace=1:halt_on_error=1"
 
 
 def compiler() -> str:
-    """The C++ compiler that kernels are built with."""
+    """Return the C++ compiler that builds kernels."""
     return os.environ.get("CXX") or "g++"
 
 
 def find_library(name: str) -> str | None:
-    """The path of a library of the compiler's; None if it has none."""
+    """Return the path of one of the compiler's libraries; None if it lacks the library."""
     try:
         command = [compiler(), f"-print-file-name={name}"]
         found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
@@ -45,7 +45,7 @@ def find_library(name: str) -> str | None:
 
 
 def why_impossible() -> str | None:
-    """What is missing on this machine; None if nothing is."""
+    """Return what this machine lacks, as a sentence; None if it has everything."""
     for name in ("libasan.so", "libubsan.so"):
         if find_library(name) is None:
             return (
@@ -69,7 +69,7 @@ def why_impossible() -> str | None:
 
 
 def environment() -> dict[str, str]:
-    """The environment in which kernels are sanitized."""
+    """Return the environment in which kernels are sanitized."""
     # The C++ library first, too: the sanitizer looks for its exceptions when it is loaded.
     libraries = [find_library("libasan.so"), find_library("libubsan.so"), find_library("libstdc++.so.6")]
     return {
@@ -80,7 +80,7 @@ def environment() -> dict[str, str]:
 
 
 def commands(arguments: list[str], is_short: bool) -> list[list[str]]:
-    """What is to be run, in order."""
+    """Return the commands to run, in order."""
     if arguments[:1] == ["--"]:
         return [arguments[1:]]
     has_path = any(Path(word.split("::")[0]).exists() for word in arguments if not word.startswith("-"))
@@ -91,7 +91,7 @@ def commands(arguments: list[str], is_short: bool) -> list[list[str]]:
 
 
 def main(arguments: list[str]) -> int:
-    """The exit status of what was run: the first that is not 0."""
+    """Run the commands; return the first exit status that is not 0."""
     os.chdir(Path(__file__).parents[1])
     is_short = "--short" in arguments
     arguments = [word for word in arguments if word != "--short"]

@@ -1,4 +1,4 @@
-"""Rewrite docs/surface.md: which of the vendor's names resolve against the package, from docs/surface.yaml.
+"""Rewrite docs/surface.md: the vendor's names of docs/surface.yaml, and whether the package has each.
 
 ``--check`` writes nothing and exits with 1 when the page is stale.
 """
@@ -26,7 +26,7 @@ ORDER = ("P0", "P1", "P2", "P3")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One name: where it is listed, how much it matters, and what was found."""
+    """Name of the vendor's surface: its list, its weight, and the result of the search for it."""
 
     section: str
     priority: str
@@ -37,7 +37,7 @@ class Row:
 
 
 def rows() -> list[Row]:
-    """Every name of docs/surface.yaml, resolved."""
+    """Resolve every name of docs/surface.yaml."""
     listed = yaml.safe_load((DOCS / "surface.yaml").read_text())
     roots = instances()
     notes = listed["notes"]
@@ -54,14 +54,14 @@ def rows() -> list[Row]:
 
 
 def test_words() -> frozenset[str]:
-    """Every word of the conformance tests, and of the helpers that they share."""
+    """Return the words of the conformance tests and of their shared helpers."""
     root = DOCS.parent
     files = [*(root / "tests" / "conformance").glob("*.py"), root / "tests" / "support" / "programs.py"]
     return frozenset(word for file in files for word in re.findall(r"\w+", file.read_text()))
 
 
 def instances() -> dict[str, Any]:
-    """What names after ``@`` belong to."""
+    """Return the objects to which the names ``@tensor`` and so on refer."""
     import torch
 
     from sambaflow import samba
@@ -75,7 +75,7 @@ def instances() -> dict[str, Any]:
 
 
 def resolves(name: str, roots: dict[str, Any]) -> bool:
-    """Whether ``name`` can be imported, or is a member of its instance."""
+    """Return whether ``name`` can be imported, or is a member of its instance."""
     first, *parts = name.split(".")
     if first in roots:
         thing = roots[first]
@@ -97,7 +97,7 @@ def resolves(name: str, roots: dict[str, Any]) -> bool:
 
 
 def page(found: list[Row]) -> str:
-    """The page: counts, then what is partial or missing, then everything."""
+    """Return the page: counts, then partial and missing names, then all names."""
     lines = ["# The vendor's surface", "", HEAD, "", INTRODUCTION, "", "| priority | names | done | partial | missing |",  # noqa: E501
              "| --- | --- | --- | --- | --- |"]  # fmt: skip
     for priority in ORDER:

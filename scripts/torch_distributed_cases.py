@@ -63,7 +63,7 @@ def main() -> int:
 
 
 class Ranks:
-    """Processes that run cases together."""
+    """Group of processes that run cases together."""
 
     def __init__(self, backend: str, size: int) -> None:
         command = [sys.executable, __file__, "--backend", backend, "--ranks", str(size)]
@@ -122,7 +122,8 @@ def list_cases(size: int) -> list[str]:
     os.environ.update(environment(GLOO, size))
     from torch.testing._internal.distributed.distributed_test import DistributedTest
 
-    return unittest.TestLoader().getTestCaseNames(DistributedTest._DistTestBase)  # type: ignore[arg-type]
+    names = unittest.TestLoader().getTestCaseNames(DistributedTest._DistTestBase)  # type: ignore[arg-type]
+    return list(names)
 
 
 def run_all(backend: str, size: int, names: list[str]) -> dict[str, tuple[str, str]]:
@@ -172,7 +173,7 @@ def serve_cases(backend: str, rank: int, size: int) -> int:
 
     cases.BACKEND = LikeGloo(backend)  # decorators have chosen by gloo; bodies make groups of this one
 
-    class Cases(cases.TestDistBackend, cases.DistributedTest._DistTestBase):  # type: ignore[name-defined,misc]
+    class Cases(cases.TestDistBackend, cases.DistributedTest._DistTestBase):
         """Cases of this rank."""
 
     print(READY, file=answers, flush=True)

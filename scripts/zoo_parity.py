@@ -52,19 +52,19 @@ def measure(name: str) -> dict[str, Any]:
 
 
 def rules_of(name: str) -> str:
-    """Say how many operators with arithmetic the fusion rules leave, and which."""
+    """Describe the operators with arithmetic that no fusion rule matches: their number and names."""
     left, carrying = unmatched_operators(name)
     return f"{left.total()} of {carrying}: {', '.join(f'{n} {op}' for op, n in left.most_common())}"
 
 
 def forget() -> None:
-    """Empty the session, as a new program has it."""
+    """Reset the session to that of a new program."""
     samba.session.reset()
     samba.session.options = {}
 
 
 def main() -> None:
-    """Measure and write; models that are not named keep their figures, but for the rules'."""
+    """Measure and write. Models that are not named keep their figures, except those of fusion rules."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "models", nargs="*", help="all unless given; `rules` measures what the rules leave, and no model"

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from rdukit_compiler.reports import ConsoleReporter as ConsoleReporter
     from rdukit_compiler.settings import ARCH as ARCH
     from rdukit_compiler.settings import HOST_FALLBACK as HOST_FALLBACK
-    from rdukit_compiler.settings import KERNELS as KERNELS
     from rdukit_compiler.settings import PRECISION as PRECISION
     from rdukit_compiler.settings import SUPPOSE_EXAMPLE as SUPPOSE_EXAMPLE
 else:
@@ -67,7 +66,7 @@ else:
         "rdukit_compiler.passes.join_regions": "convert_output",
         "rdukit_compiler.pipeline": "TracedGraph compile_graphs",
         "rdukit_compiler.reports": "ConsoleReporter",
-        "rdukit_compiler.settings": "ARCH HOST_FALLBACK KERNELS PRECISION SUPPOSE_EXAMPLE",
+        "rdukit_compiler.settings": "ARCH HOST_FALLBACK PRECISION SUPPOSE_EXAMPLE",
     }
 
     __getattr__, __dir__ = lazy_face(__name__, FACE)

@@ -4,11 +4,6 @@ from typing import Final
 
 from rdukit.settings import Setting, parse_bool
 
-KERNELS: Final = Setting(
-    "kernels", "auto", "auto: native kernels where a C++ compiler is found; native: fail without a compiler; "
-                       "portable: none.", str,
-    ("auto", "native", "portable"),
-)  # fmt: skip
 KERNEL_CHECK: Final = Setting(
     "kernel_check", "on",
     "Compare native kernels with portable ones before use; full: compare all inputs, without a time limit.",

@@ -1,6 +1,7 @@
 """Settings: file < environment < argument.
 
 A part lists its settings in its own ``settings.py`` as ``Setting`` values, and calls ``resolve`` when it uses one.
+Settings that several parts read or pass on are here, and those of a box in ``rdukit.box.settings``.
 Settings are not read at import, and no other code reads the environment.
 """
 
@@ -107,6 +108,17 @@ SANITIZE: Final = Setting(
     "sanitize", False, "Build native kernels with AddressSanitizer and UBSan, whose libraries must be loaded before "
                        "the program; see `make sanitize`.", parse_bool,
 )  # fmt: skip
+KERNELS: Final = Setting(
+    "kernels", "auto", "auto: native kernels where a C++ compiler is found; native: fail without a compiler; "
+                       "portable: none.", str,
+    ("auto", "native", "portable"),
+)  # fmt: skip
+DEVICE: Final = Setting(
+    "device",
+    "cpu",
+    "Real device for the emulated device's memory and kernels: cpu, cuda, or cuda:<number>.",
+    str,
+)
 
 SND_SOCKET: Final = Setting(
     "snd.socket", "", "UNIX socket of the node daemon; default: run/snd.sock in the home folder.", str
@@ -118,6 +130,7 @@ SND_REATTACH_S: Final = Setting(
     "Seconds after the node daemon's end within which programs may attach again and keep their tiles.",
     float,
 )
+LEASE: Final = Setting("lease", "", "Lease to attach to instead of acquiring one, as <id>:<token>.", str)
 
 TLS_CA: Final = Setting(
     "tls.ca", "", "File with the certificate authority of gateway, boxes and SNML; default: the system's.", str,
@@ -138,9 +151,9 @@ CONTEXT: Final = Setting(
 )  # fmt: skip
 
 CORE_SETTINGS: Final = (
-    HOME, CONFIG, TOKEN, CONTEXT, LOG_LEVEL, LOG_FORMAT, CHECK, DEBUG, SANITIZE, SND_SOCKET, SND_STATE, SND_REATTACH_S,
-    TLS_CA, TLS_CERTIFICATE, TLS_KEY, TELEMETRY_OTLP_ENDPOINT, TELEMETRY_OTLP_PROTOCOL, TELEMETRY_SERVICE,
-    TELEMETRY_SPAN_FILE, TELEMETRY_TRACEPARENT, TELEMETRY_RUN_SPANS, TELEMETRY_SECTIONS,
+    HOME, CONFIG, TOKEN, CONTEXT, LOG_LEVEL, LOG_FORMAT, CHECK, DEBUG, SANITIZE, KERNELS, DEVICE, SND_SOCKET, SND_STATE,
+    SND_REATTACH_S, LEASE, TLS_CA, TLS_CERTIFICATE, TLS_KEY, TELEMETRY_OTLP_ENDPOINT, TELEMETRY_OTLP_PROTOCOL,
+    TELEMETRY_SERVICE, TELEMETRY_SPAN_FILE, TELEMETRY_TRACEPARENT, TELEMETRY_RUN_SPANS, TELEMETRY_SECTIONS,
 )  # fmt: skip
 
 

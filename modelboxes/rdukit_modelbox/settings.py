@@ -26,15 +26,6 @@ CHILD_MEMORY_BYTES: Final = Setting(
     "Resident memory above which an operation's process is killed; 0: the limit in the box's YAML.", int,
 )  # fmt: skip
 
-MEMBERS: Final = Setting(
-    "box.members", "",
-    "Leases of a training's members, as space-separated `<id>:<token>@<socket>`; the platform sets it.", str,
-)  # fmt: skip
-PART: Final = Setting(
-    "box.part", "",
-    "Part of this box in a training on several nodes, `PART/PARTS:FIRST-RANK/MEMBERS@SOCKET`; the platform "
-    "sets it.", str,
-)  # fmt: skip
 REGISTRY_CONFIG: Final = Setting(
     "box.registry_config", "~/.docker/config.json", "File with the credentials that `rdukit box push` uses.", str
 )

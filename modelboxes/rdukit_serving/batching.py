@@ -122,7 +122,7 @@ class Batcher:
         self._note_idle()
 
     def _try_again(self, batch: Sequence[QueuedRequest], error: RdukitError) -> int:
-        """Put requests that have an attempt left back, one by one; fail the others. Returns how many failed."""
+        """Queue requests with an attempt left again, each alone; fail the others. Returns how many failed."""
         failed = 0
         for waiting in reversed(batch):
             if waiting.attempts < MAX_ATTEMPTS and not waiting.reply.done():

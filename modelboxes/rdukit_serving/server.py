@@ -24,6 +24,7 @@ os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")
 import uvicorn
 import uvloop
 
+from rdukit.box.settings import GRPC
 from rdukit.errors import InvalidArgument, PermissionDenied
 from rdukit.fence.kernel import signal_on_parent_death
 from rdukit.files.atomic import write_json_unflushed
@@ -42,7 +43,7 @@ from rdukit.http.unix_sockets import (
 from rdukit.settings import resolve
 from rdukit.telemetry.spans import BOX, name_service
 from rdukit_serving.access import Access, AccessLog
-from rdukit_serving.settings import ACCESS_LOG, GRPC, HOSTS, TLS_CA, TLS_CERTIFICATE, TLS_KEY, TOKENS, running_file
+from rdukit_serving.settings import ACCESS_LOG, HOSTS, TLS_CA, TLS_CERTIFICATE, TLS_KEY, TOKENS, running_file
 
 if TYPE_CHECKING:
     import grpc
@@ -108,7 +109,7 @@ class Service(Protocol):
         ...
 
     async def close(self) -> None:
-        """Take nothing more and end every process."""
+        """Accept no more requests, and end every process."""
         ...
 
 
@@ -237,7 +238,7 @@ class _Servers:
         return cls(app, rest, serving, grpc_server, rest_url, grpc_address, held)
 
     async def stop(self, grace_s: float) -> None:
-        """Take nothing more; calls under way over gRPC have ``grace_s`` to end."""
+        """Accept no more requests; running gRPC calls have ``grace_s`` to end."""
         self.rest.should_exit = True
         if self.grpc is not None:
             await self.grpc.stop(grace=grace_s)

@@ -5,14 +5,6 @@ from typing import Final
 
 from rdukit.settings import Setting, home_folder, parse_bool
 
-PEF: Final = Setting("box.pef", "", "PEF that a box serves from its start; also --pef.", str)
-CHECKPOINT: Final = Setting("box.checkpoint", "", "Parameters for that PEF; also --checkpoint.", str)
-BUNDLE: Final = Setting(
-    "box.bundle", "", "Bundle file of experts that a box serves from its start instead of a PEF.", str
-)
-GRPC: Final = Setting(
-    "box.grpc", True, "Whether to also serve gRPC. The platform sets it to false for job boxes.", parse_bool
-)
 LOAD_TIMEOUT_S: Final = Setting("box.load_timeout_s", 60.0, "Timeout in seconds for loading a model.", float)
 INFER_TIMEOUT_S: Final = Setting(
     "box.infer_timeout_s",

@@ -37,7 +37,7 @@ class HeartbeatFile:
             logger.warning("beat not written file=%s error=%s", self.path, error)
 
     def remove(self) -> None:
-        """Say that it ends."""
+        """Report that the process ends."""
         self.path.unlink(missing_ok=True)
 
     def why_not(self, now: float) -> str | None:

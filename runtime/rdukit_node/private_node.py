@@ -11,14 +11,14 @@ from typing import Any, Final
 
 from rdukit.errors import InvalidArgument, NoResources, OutOfDeviceMemory, PefMismatch, Unavailable
 from rdukit.hardware import CHIPS, NODES, ChipSpec, NodeSpec, find_chip, find_node
-from rdukit.settings import resolve
+from rdukit.settings import LEASE, resolve
 from rdukit.snd import SndClient, connect_patiently
 from rdukit.units import format_bytes
 from rdukit_node.inventory import tile_of_path
 from rdukit_node.leases.allocator import Allocator, LeaseId, LeaseRequest
 from rdukit_node.leases.client import DaemonLease, NodeLease, PrivateLease, Region
 from rdukit_node.leases.launch import read_launch, slurm_job
-from rdukit_node.settings import ACQUIRE_WAIT_S, LEASE, NODE, PLATFORM, socket_path, tile_affinity
+from rdukit_node.settings import ACQUIRE_WAIT_S, NODE, PLATFORM, socket_path, tile_affinity
 
 __all__ = ["DaemonLease", "NodeLease", "PrivateLease", "Region", "open_lease"]
 

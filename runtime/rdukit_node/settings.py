@@ -20,7 +20,6 @@ NODE: Final = Setting(
     legal=("auto", "private", "daemon"),
 )
 PLATFORM: Final = Setting("platform", "SN30-8", "Default platform of emulated nodes.", str)
-LEASE: Final = Setting("lease", "", "Lease to attach to instead of acquiring one, as <id>:<token>.", str)
 SND_NAME: Final = Setting("snd.name", "", "Name of the daemon's node; default: the host's name.", str)
 SND_MAX_APPLICATIONS: Final = Setting(
     "snd.max_applications", 0, "Concurrent applications on the daemon's node; 0: the platform's own limit.", int

@@ -115,12 +115,6 @@ SAMBATUNE_DUMP_ROOT: Final = Setting(
     "sambatune.dump_root", ".", "Folder in which sambatune creates artifact_root if --artifact-root is not given; if "
                                 "unset, the vendor's variable `DUMP_ROOT`.", str, also="DUMP_ROOT",
 )  # fmt: skip
-DEVICE: Final = Setting(
-    "device",
-    "cpu",
-    "Real device for the emulated device's memory and kernels: cpu, cuda, or cuda:<number>.",
-    str,
-)
 ENGINE_TF32: Final = Setting(
     "engine.tf32",
     False,

@@ -1,4 +1,4 @@
-"""The engine tests in two processes side by side, on one engine: ``python scripts/engine/lanes.py [ARGUMENT …]``.
+"""Run the engine tests in two concurrent processes on one engine: ``python scripts/engine/lanes.py [ARGUMENT …]``.
 
 One runs what needs the images, beginning with their build; the other all else, podman's half above all, and at its end
 the second stack, on the images that the first has built. Each waits much of its time. The engine is there before either
@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
 
 
 def start_engine(folder: Path) -> dict[str, str]:
-    """The variables by which an engine is found: none where one answers; where none can be had the tests say why."""
+    """Start an engine if none answers. Returns the variables by which tests find it, or know that none can start."""
     if subprocess.run(["docker", "version"], capture_output=True, check=False).returncode == 0:
         return {}
     up = subprocess.run([TREE / "scripts/engine/up", folder], capture_output=True, text=True, check=False)
@@ -70,7 +70,7 @@ def start_lane(
 
 
 def end_lanes(lanes: "list[subprocess.Popen[bytes]]") -> list[int]:
-    """Interrupt what still runs and wait for its end. Returns the statuses."""
+    """Interrupt the processes that still run, and wait for them. Returns the statuses."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     for lane in lanes:

@@ -25,7 +25,7 @@ CLIENT: Final = "rdukit_platform.client"
 
 @dataclass(frozen=True, slots=True)
 class PublicName:
-    """A name that programs import, and the object that it stands for."""
+    """Name that programs import, and its object."""
 
     name: str
     value: Any

@@ -25,12 +25,12 @@ _FIXED: Final = ("grid_thw", "image_grid_thw", "merge_sizes", "spatial_shapes")
 
 
 class CannotBuild(Exception):
-    """There is no tiny model, or eager torch does not run it; says why."""
+    """There is no tiny model, or eager torch does not run it; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A way to make the model again, equal each time, with inputs for it."""
+    """Function that builds the model, equal each time, and inputs for it."""
 
     make: Callable[[], nn.Module]
     inputs: dict[str, torch.Tensor]
@@ -39,7 +39,7 @@ class Built:
 
 
 def build(case: Case) -> Built:
-    """The model of ``case``, with inputs that eager torch takes.
+    """Build the model of ``case``, with inputs that eager torch accepts.
 
     Raises:
         CannotBuild: with what torch or the library said.
@@ -84,7 +84,7 @@ def _build_transformer(case: Case) -> Built:
                 )
                 continue
             labels = _find_labels(model, inputs, config)
-            fixed = {name: inputs.pop(name) for name in _FIXED if name in inputs}
+            fixed: dict[str, torch.Tensor] = {name: inputs.pop(name) for name in _FIXED if name in inputs}
             return Built(functools.partial(_with_fixed, made, fixed), inputs, labels, count)
     raise CannotBuild(
         failures[0] + (f" (and {len(failures) - 1} more; last: {failures[-1]})" if len(failures) > 1 else "")
@@ -98,7 +98,7 @@ def _with_fixed(make: Callable[[], nn.Module], fixed: dict[str, torch.Tensor]) -
 
 
 def _part_for(head: Any, config: Any) -> Any:
-    """The part of a composite configuration that ``head`` is made from, such as the text's."""
+    """Return the part of a composite configuration from which ``head`` is built, such as the text's."""
     wanted = getattr(head, "config_class", None)
     if wanted is None or isinstance(config, wanted):
         return config
@@ -109,7 +109,7 @@ def _part_for(head: Any, config: Any) -> Any:
 def _making(head: Any, config: Any) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
         torch.manual_seed(0)
-        model = head(copy.deepcopy(config))
+        model: nn.Module = head(copy.deepcopy(config))
         shake(model)
         return model.float().eval()
 
@@ -184,7 +184,7 @@ def _first(config: Any, names: tuple[str, ...]) -> Any:
 
 
 def _pixels(config: Any) -> Iterator[torch.Tensor]:
-    """Images [B, C, H, W] and videos [B, T, C, H, W] that may fit."""
+    """Return images [B, C, H, W] and videos [B, T, C, H, W] that may fit."""
     vision = next(
         (
             getattr(config, n)
@@ -276,7 +276,7 @@ def _sounds(config: Any, names: list[str]) -> Iterator[dict[str, torch.Tensor]]:
 
 
 def _find_labels(model: nn.Module, inputs: dict[str, torch.Tensor], config: Any) -> dict[str, torch.Tensor]:
-    """Labels with which the model gives its own loss; none if it has none."""
+    """Return labels for which the model computes its own loss; empty if it computes none."""
     if "labels" not in inspect.signature(model.forward).parameters:
         return {}
     candidates = [inputs[n] for n in ("input_ids", "decoder_input_ids") if n in inputs]
@@ -322,7 +322,7 @@ def _build_vision(case: Case) -> Built:
 
 
 def _count_on_meta(make: Callable[[bool], nn.Module]) -> int:
-    """Parameters of a model, without memory for them; 0 where its initialisation needs values."""
+    """Return the number of a model's parameters, without allocating them; 0 if its initialisation needs values."""
     try:
         with torch.device("meta"):
             return sum(p.numel() for p in make(False).parameters())

@@ -32,12 +32,12 @@ MAX_PARAMETERS: Final = 150_000_000
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What came of one model in one stage (``inference`` or ``training``).
+    """Result of one model in one stage (``inference`` or ``training``).
 
     Outcomes: ``right``, ``wrong``, ``refused`` by an error of ours, ``crashed`` with another one; ``random`` if eager
     torch differs from itself, ``late`` or ``died`` by the process; ``not-run`` if eager torch does not run it.
-    Of the ``sections`` that can be native ``natives`` are; ``complaints``: why the kernel check, ``check``, lets others
-    not be.
+    ``sections`` can be native, and ``natives`` are; ``complaints``: reasons of the kernel check, ``check``, against
+    the others.
     """
 
     case: Case
@@ -81,7 +81,7 @@ class Probed(nn.Module):
         return sum((self.weigh(tensor) for tensor in found), torch.zeros(()))
 
     def weigh(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A number that every element changes, and each differently."""
+        """Return a weighted mean of the elements, so that a change of any element changes it."""
         weights = torch.cos(torch.arange(tensor.numel(), dtype=torch.float32) * 0.7).reshape(tensor.shape)
         kept = torch.where(torch.isfinite(tensor), tensor.float(), torch.zeros(()))
         return (kept * weights.to(kept.dtype)).mean()
@@ -113,7 +113,7 @@ class Fixed(nn.Module):
 
 
 def floats(value: Any) -> list[torch.Tensor]:
-    """Floating tensors inside nested containers, each once."""
+    """Return the floating tensors inside nested containers, each once."""
     found: list[torch.Tensor] = []
 
     def walk(item: Any) -> None:
@@ -166,7 +166,7 @@ def try_stage(
     make: Callable[[], nn.Module], inputs: Mapping[str, torch.Tensor], stage: str, mode: str, kernels: str,
     precision: str,
 ) -> tuple[str, str, float, "Kernels"]:  # fmt: skip
-    """Outcome, reason and largest difference of one stage, and what it ran on."""
+    """Return outcome, reason and largest difference of one stage, and its kernels."""
     is_training = stage == "training"
     net = Probed(still(make()), is_training).train(is_training)
     try:
@@ -183,12 +183,12 @@ def try_stage(
     except Exception as error:  # noqa: BLE001 -- what others wrote raises anything
         place = traceback.extract_tb(error.__traceback__)[-1]
         return "crashed", f"{_line(error)} ({Path(place.filename).name}:{place.lineno})", 0.0, Kernels()
-    outcome, reason, error = _judge(reference, inputs, device, eager, precision)
+    outcome, reason, largest_error = _judge(reference, inputs, device, eager, precision)
     if outcome == "wrong":
         other = run_eager(reference, inputs, torch.float32, seed=77)
         if any(difference(a, b) > TOLERANCE for a, b in zip(eager.outputs, other.outputs, strict=True)):
-            return "random", f"its numbers are random: {reason}", error, device.kernels
-    return outcome, reason, error, device.kernels
+            return "random", f"its numbers are random: {reason}", largest_error, device.kernels
+    return outcome, reason, largest_error, device.kernels
 
 
 def _line(error: Exception) -> str:
@@ -197,7 +197,7 @@ def _line(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """How many sections of a PEF can be native, how many are, and what the kernel check says of the others."""
+    """Numbers of a PEF's sections that can be native and that are, and the kernel check's complaints."""
 
     sections: int = 0
     natives: int = 0
@@ -237,7 +237,7 @@ def _run_device(net: nn.Module, inputs: Mapping[str, torch.Tensor], mode: str, p
         outputs = [tensor.data.clone() for tensor in loaded.run()]
         kernels = _count_natives(loaded.pef)
     trained = {n: p for n, p in net.named_parameters() if p.requires_grad} if net.training else {}
-    gradients = {name: parameter.sn_grad for name, parameter in trained.items()}
+    gradients = {name: parameter.sn_grad for name, parameter in trained.items()}  # type: ignore[attr-defined]
     return Results(outputs, {name: None if g is None else g.data.clone() for name, g in gradients.items()}, kernels)
 
 
@@ -319,7 +319,7 @@ def _by_name(results: Results) -> dict[str, torch.Tensor | None]:
 
 
 def _relative(ours: torch.Tensor | None, theirs: torch.Tensor | None, floor: float) -> float:
-    """The difference; of gradients that are next to nothing beside the model's largest, relative to ``floor``."""
+    """Return the difference; that of gradients far below the model's largest is relative to ``floor``."""
     if ours is None or theirs is None:
         return largest(ours if theirs is None else theirs) / max(floor, 1e-30)
     error, size = difference(ours, theirs), largest(theirs)
@@ -330,38 +330,39 @@ def _is_as_close_as_eager(
     net: nn.Module, inputs: Mapping[str, torch.Tensor], ours: Mapping[str, Any], theirs: Mapping[str, Any],
     far: Mapping[str, float],
 ) -> bool:  # fmt: skip
-    """Whether all that is far from eager is explained by how far eager is from double precision."""
+    """Return whether eager's own distance from double precision explains all large differences from eager."""
     try:
         exact = _by_name(run_eager(net, inputs, torch.float64, seed=1))
     except RuntimeError:  # something is f32 whatever the model's dtype
         return False
-    return all(
-        exact[name] is not None and ours[name] is not None
-        and difference(ours[name], exact[name]) <= _FACTOR * difference(theirs[name], exact[name])
-        for name in far
-    )  # fmt: skip
+    return all(_is_explained(ours[name], exact[name], theirs[name], exact[name]) for name in far)
 
 
 def _is_as_close_as_narrow(
     net: nn.Module, inputs: Mapping[str, torch.Tensor], ours: Mapping[str, Any], theirs: Mapping[str, Any],
     far: Mapping[str, float],
 ) -> bool:  # fmt: skip
-    """Whether all that is far from eager's f32 is explained by how far eager's own bf16 is from it."""
+    """Return whether the distance of eager's bf16 from its f32 explains all large differences from its f32."""
     narrow = _by_name(run_eager(net, inputs, torch.bfloat16, seed=1))
-    return all(
-        narrow[name] is not None and ours[name] is not None and theirs[name] is not None
-        and difference(ours[name], theirs[name]) <= _FACTOR * difference(narrow[name], theirs[name])
-        for name in far
-    )  # fmt: skip
+    return all(_is_explained(ours[name], theirs[name], narrow[name], theirs[name]) for name in far)
+
+
+def _is_explained(
+    ours: torch.Tensor | None, wanted: torch.Tensor | None, other: torch.Tensor | None, others: torch.Tensor | None
+) -> bool:  # fmt: skip
+    """Return whether ``ours`` is at most ``_FACTOR`` times as far from ``wanted`` as ``other`` is from ``others``."""
+    if ours is None or wanted is None or other is None or others is None:
+        return False
+    return difference(ours, wanted) <= _FACTOR * difference(other, others)
 
 
 def largest(tensor: torch.Tensor | None) -> float:
-    """The largest magnitude."""
+    """Return the largest magnitude."""
     return float(tensor.abs().max()) if tensor is not None and tensor.numel() else 0.0
 
 
 def difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    """The largest difference over the largest magnitude; infinite where one is not finite and the other is."""
+    """Return the largest difference over the largest magnitude; infinite if only one of two values is finite."""
     ours, theirs = ours.double(), theirs.double()
     if ours.shape != theirs.shape:
         return float("inf")

@@ -1,4 +1,4 @@
-"""The models that are tried: Hugging Face's architectures, timm's families, torchvision's models."""
+"""Models to try: Hugging Face's architectures, timm's families, torchvision's models."""
 
 import importlib
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ _HEADS: Final = (
 
 
 def transformers_cases() -> list[Case]:
-    """One for each kind of model that transformers has, with the head that it is used with most."""
+    """Return a case for each kind of model in transformers, with its most common head."""
     auto = importlib.import_module("transformers.models.auto.modeling_auto")
     kinds = importlib.import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING_NAMES
     found = []
@@ -45,7 +45,7 @@ def transformers_cases() -> list[Case]:
 
 
 def timm_cases() -> list[Case]:
-    """The smallest model of each family (module)."""
+    """Return a case for the smallest model of each family (module)."""
     timm = importlib.import_module("timm")
     found = []
     for family in timm.list_modules():
@@ -83,7 +83,7 @@ def _timm_size(name: str) -> tuple[int, int, str]:
 
 
 def torchvision_cases() -> list[Case]:
-    """All models that classify or segment images."""
+    """Return a case for each model that classifies or segments images."""
     models = importlib.import_module("torchvision.models")
     segmentation = models.segmentation
     names = [*models.list_models(module=models), *models.list_models(module=segmentation)]
@@ -91,9 +91,10 @@ def torchvision_cases() -> list[Case]:
 
 
 def declare_torchvision() -> None:
-    """Let a torchvision whose compiled operators do not load be imported: it registers forms for two of them."""
+    """Register forms for two operators of torchvision, so that it can be imported if its compiled ones do not load."""
     if not hasattr(torch.ops.torchvision, "nms"):
-        library = torch.library.Library("torchvision", "FRAGMENT")
+        library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
         for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        torch._torchvision_stand_in = library  # keeps it alive
+            schema = f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            library.define(schema)  # type: ignore[no-untyped-call]
+        torch._torchvision_stand_in = library  # type: ignore[attr-defined]  # keeps it alive

@@ -1,10 +1,11 @@
-"""Native kernels of many models built together: each alone would import torch's compiler and read its headers again."""
+"""Build the native kernels of many models together, with one import of torch's compiler and its headers."""
 
+import functools
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,9 +21,9 @@ Limit = Callable[[], None]
 def build_together(
     cases: Sequence[tuple[Case, Sequence[str]]], mode: str, precision: str, limit: Limit, timeout_s: int
 ) -> None:
-    """Put the native kernels of models into the kernel cache, where trying each finds them.
+    """Build the native kernels of models into the kernel cache, for the later trial of each model.
 
-    A model that is refused, or takes too long, has no kernels here: trying it says why.
+    A model that is refused, or exceeds its time, gets no kernels; its trial reports the reason.
 
     Args:
         cases: models and stages. limit: called in each model's process, before it compiles.
@@ -30,15 +31,13 @@ def build_together(
     with TemporaryDirectory(prefix="models-kernels-") as name:
         folder = Path(name)
         for case, stages in cases:
-            _in_child(
-                lambda case=case, stages=stages: _collect(case, stages, mode, precision, folder, limit), timeout_s
-            )
+            _in_child(functools.partial(_collect, case, stages, mode, precision, folder, limit), timeout_s)
         _in_child(lambda: _build(folder), timeout_s * len(cases))
 
 
 @contextmanager
 def without_builds() -> Iterator[None]:
-    """Take native kernels that are in the cache, and build none: what could not be built is not tried again."""
+    """Use native kernels from the cache only, so that failed builds are not repeated."""
     former = os.environ.get("CXX")
     os.environ["CXX"] = NO_COMPILER
     try:
@@ -58,7 +57,7 @@ def write_quick_compiler(folder: Path) -> str:
 
 
 def _in_child(work: Callable[[], None], timeout_s: int) -> None:
-    """Call ``work`` in a child process, which is killed with all its own when the time is over."""
+    """Call ``work`` in a child process; after the timeout it is killed with all its children."""
     child = os.fork()
     if child == 0:
         try:
@@ -80,7 +79,7 @@ def _collect(case: Case, stages: Sequence[str], mode: str, precision: str, folde
     os.environ["RDUKIT_KERNELS"] = "portable"
     built = build(case)
     for stage in stages:
-        inputs: Mapping[str, object] = {**built.inputs, **(built.labels if stage == "training" else {})}
+        inputs = {**built.inputs, **(built.labels if stage == "training" else {})}
         try:
             kernels = compile_kernels(built.make, inputs, stage, mode, precision)
         except Exception as error:  # noqa: BLE001 -- trying the model tells

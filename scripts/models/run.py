@@ -44,12 +44,12 @@ _CASES: Final[dict[str, Callable[[], list[Case]]]] = {
 
 
 def main() -> int:
-    """Exit status 1 if any model is wrong, or fails with an error that is not one of ours."""
+    """Try the models; return 1 if a result is wrong, or an error is not one of ours."""
     args = _arguments()
     try:
         versions = {name: version(name) for name in ("torch", *args.suite)}
-    except PackageNotFoundError as missing:
-        print(f"models: skipped, {missing.name} is not installed; pip install 'rdukit[models]'")
+    except PackageNotFoundError as absent:
+        print(f"models: skipped, {absent.name} is not installed; pip install 'rdukit[models]'")
         return 0
     args.lines.parent.mkdir(parents=True, exist_ok=True)
     if not args.no_run:
@@ -109,7 +109,7 @@ def _prepare() -> None:
 
 
 def _missing(args: argparse.Namespace) -> list[tuple[Case, list[str]]]:
-    """The cases that were asked for, each with the stages that FILE lacks."""
+    """Return the requested cases, each with the stages that FILE lacks."""
     cases = [case for suite in args.suite for case in _CASES[suite]()]
     if args.only:
         cases = [case for case in cases if case.name in args.only.split(",")]
@@ -124,7 +124,7 @@ def _missing(args: argparse.Namespace) -> list[tuple[Case, list[str]]]:
 
 
 def _read(lines: Path) -> list[dict[str, Any]]:
-    """The latest result of each model and stage."""
+    """Return the latest result of each model and stage."""
     found = {}
     for line in lines.read_text().splitlines() if lines.exists() else ():
         record = json.loads(line)
@@ -133,7 +133,7 @@ def _read(lines: Path) -> list[dict[str, Any]]:
 
 
 def _run_batch(batch: Sequence[tuple[Case, list[str]]], args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Try some models, the native kernels of several built at once."""
+    """Try some models; the native kernels of several are built together."""
     several = args.kernels == "native" and len(batch) > 1
     if several:
         build_together(batch, args.mode, args.precision, _limit, args.timeout)
@@ -143,7 +143,7 @@ def _run_batch(batch: Sequence[tuple[Case, list[str]]], args: argparse.Namespace
 
 
 def _run_case(case: Case, stages: Sequence[str], args: argparse.Namespace) -> list[dict[str, Any]]:
-    """In a child process, which ends when it takes too long."""
+    """Try a model in a child process, which is killed after the timeout."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -168,7 +168,7 @@ def _run_case(case: Case, stages: Sequence[str], args: argparse.Namespace) -> li
 
 
 def _read_all(reader: int, until: float) -> tuple[str, bool]:
-    """What a child writes, and whether it took too long."""
+    """Return a child's output, and whether it took too long."""
     text = b""
     with os.fdopen(reader, "rb", buffering=0) as file:
         while True:
@@ -185,7 +185,7 @@ def _flat(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _child(case: Case, stages: Sequence[str], args: argparse.Namespace, writer: int) -> None:
-    """Never returns."""
+    """Try a model in this process, and end the process."""
     try:
         os.setsid()
         _limit()
@@ -211,8 +211,8 @@ def _try(case: Case, stages: Sequence[str], args: argparse.Namespace) -> "list[F
     settings = (args.mode, args.kernels, args.precision)
     try:
         built = build(case)
-    except CannotBuild as reason:
-        return [Found(case, stage, *settings, "not-run", str(reason), check=args.check) for stage in stages]
+    except CannotBuild as refusal:
+        return [Found(case, stage, *settings, "not-run", str(refusal), check=args.check) for stage in stages]
     found = []
     for stage in stages:
         inputs = {**built.inputs, **(built.labels if stage == "training" else {})}

@@ -1,4 +1,4 @@
-"""What the rules of ``tiny`` and ``build`` miss, as data: attributes and inputs of single architectures."""
+"""Attributes and inputs of single architectures, as data, for which the rules of ``tiny`` and ``build`` fail."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -170,7 +170,7 @@ SPECIAL_CONFIGS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def _with_mask(config: Any) -> dict[str, torch.Tensor]:
-    """Models whose forward makes no mask of its own when it is compiled."""
+    """Return inputs with a mask, for models whose compiled forward creates none."""
     numbers = torch.Generator().manual_seed(2)
     ids = torch.randint(3, 75, (2, 12), generator=numbers)
     masks = {"attention_mask": torch.ones(2, 12), "decoder_attention_mask": torch.ones(2, 7)}
@@ -237,7 +237,7 @@ def _queries(config: Any) -> dict[str, torch.Tensor]:
 
 
 def _image_and_text(config: Any) -> dict[str, torch.Tensor]:
-    """As many ids of the image's token as the model has queries."""
+    """Return inputs with one image token for each query of the model."""
     is_video = "video" in config.model_type
     count, token = config.num_query_tokens * (4 if is_video else 1), 90
     ids = torch.cat([torch.full((2, count), token), _ids()], 1)

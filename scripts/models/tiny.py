@@ -75,7 +75,7 @@ _DEPTH_ONLY: Final = frozenset(
 
 
 def tiny_overrides(config: Any, level: str = "all") -> dict[str, Any]:
-    """What to pass to ``type(config)`` so that it is tiny; ``config`` is one at its defaults."""
+    """Return the arguments with which ``type(config)`` makes a tiny model; ``config`` has its defaults."""
     found: dict[str, Any] = {}
     for name, value in _attributes(config):
         if level != "nothing" and (tiny := _tiny_value(name, value, level)) is not None:
@@ -99,7 +99,7 @@ def tiny_overrides(config: Any, level: str = "all") -> dict[str, Any]:
 
 
 def _small_id(name: str) -> int:
-    """An id below the tiny vocabulary; those of special tokens differ, and ids of inputs lie between."""
+    """Return an id below the tiny vocabulary; ids of special tokens differ, and ids of inputs lie between them."""
     plain = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
     return plain.get(name, 80 + sum(map(ord, name)) % 19)
 
@@ -138,7 +138,7 @@ def _attributes(config: Any) -> Iterator[tuple[str, Any]]:
 
 
 def tiny_config(kind: type, level: str = "all", special: Mapping[str, Any] | None = None) -> Any:
-    """A tiny configuration of class ``kind``, its parts tiny too.
+    """Return a tiny configuration of class ``kind``, with tiny parts.
 
     Args:
         level: one of ``LEVELS``, how much is shrunk. special: attributes of this architecture that the rules miss.
@@ -161,7 +161,7 @@ def tiny_config(kind: type, level: str = "all", special: Mapping[str, Any] | Non
 
 
 def _rotary_sections(kind: type, config: Any, arguments: dict[str, Any]) -> dict[str, Any] | None:
-    """Rotary parameters of a model with a section for each of three axes: they add up to half of what is turned."""
+    """Return rotary parameters with a section for each of three axes, whose sum is half of the rotated width."""
     code = Path(inspect.getfile(kind))
     sources = (file.read_text() for file in code.parent.glob("modeling_*.py"))
     if ("head_dim" not in arguments and "hidden_size" not in arguments) or not hasattr(config, "rope_parameters"):

@@ -82,7 +82,7 @@ TRAINED_BY: Final[Mapping[str, str]] = {"bert-embedder": "bert"}
 
 @dataclass(slots=True)
 class Run:
-    """What a run gave: arrays by name, and what a caption says of it."""
+    """Results of a run: arrays by name, and the facts for its caption."""
 
     box: str
     steps: int
@@ -180,7 +180,8 @@ def _collect_texts(run: Run, data: TextData, pef: Path, checkpoint: Path, metric
         prompt = tokenizer.encode(PROMPTS[run.box]).ids
     else:
         prompt = [int(token) for token in next(iter(data.held_out("dev", 1)))[0][0, :PROMPT_TOKENS]]
-    chosen, chances = [], []
+    chosen: list[int] = []
+    chances: list[float] = []
     with TextProgram(pef, checkpoint) as program:
         sampler = Sampler(SamplingOptions(temperature=0.5, top_k=40, seed=0))
         logits_V, position = program.start(prompt), len(prompt)

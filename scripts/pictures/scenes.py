@@ -1,4 +1,4 @@
-"""What the picture of a model card shows: for each task a drawing of a run, with its caption and its words.
+"""Pictures for model cards: for each task a drawing of a run, with its caption.
 
 Axes: N samples, T steps, V sensors, Y and X rows and columns.
 """
@@ -52,9 +52,9 @@ def draw_weights(drawing: Drawing, run: Run) -> tuple[str, str]:
     limit = float(np.abs(run.arrays["weight"]).max()) * 0.7
     drawing.text(14, 124, "what each class looks for: its weights", "q")
     for digit, weight in enumerate(run.arrays["weight"]):
-        x, y = 14 + digit % 10 * 45.6, 132
-        drawing.grey(x, y, 41, weight.reshape(28, 28), (-limit, limit))
-        drawing.text(x + 20, y + 54, str(digit), "q s k")
+        left, y = 14 + digit % 10 * 45.6, 132
+        drawing.grey(left, y, 41, weight.reshape(28, 28), (-limit, limit))
+        drawing.text(left + 20, y + 54, str(digit), "q s k")
     drawing.text(14, 215, f"accuracy on held-out digits {100 * run.figures['accuracy']:.1f} %", "")
     return (
         "Held-out digits with the likeliest class and its probability (blue right, orange wrong), and the weights "

@@ -1,4 +1,4 @@
-"""What the picture of a text model's card shows: passages, what the model makes of them, and its losses.
+"""Pictures for the cards of text models: passages, the model's answers, and its losses.
 
 Axes: N samples, T tokens, V entries of the vocabulary.
 """
@@ -27,9 +27,9 @@ def draw_masked(drawing: Drawing, run: Run) -> tuple[str, str]:
         y = 24 + place * 30
         hidden = labels[row] != IGNORED
         for spot in np.flatnonzero(hidden):
-            x, style = 14 + (spot - 1) * LETTER, "fa" if likeliest[row, spot] == labels[row, spot] else "fb"
-            drawing.bar(x, y - 10, LETTER, 13, style, 0.3)
-            drawing.code(x, y + 14, _letter(likeliest[row, spot], "␣"), style)
+            left, style = 14 + (spot - 1) * LETTER, "fa" if likeliest[row, spot] == labels[row, spot] else "fb"
+            drawing.bar(left, y - 10, LETTER, 13, style, 0.3)
+            drawing.code(left, y + 14, _letter(likeliest[row, spot], "␣"), style)
         whole = np.where(hidden, labels[row], tokens[row])[1:-1]
         drawing.code(14, y, "".join(map(_letter, whole)))
     spots = [(row, spot) for row in range(3) for spot in np.flatnonzero(tokens[row] == MASK)]
@@ -38,7 +38,7 @@ def draw_masked(drawing: Drawing, run: Run) -> tuple[str, str]:
     for place, (row, spot) in enumerate(spots[:6]):
         x = 16 + place * 76
         drawing.code(
-            x, 145, "".join(_letter(t) if t != MASK else "▁" for t in _around(tokens[row], labels[row], spot)), "q"
+            x, 145, "".join(_letter(t) if t != MASK else "▁" for t in _around(tokens[row], labels[row], int(spot))), "q"
         )
         for rank, token in enumerate(np.argsort(-chances[row, spot])[:4]):
             y, chance = 163 + rank * 18, float(chances[row, spot, token])
@@ -93,7 +93,7 @@ def draw_likeness(drawing: Drawing, run: Run) -> tuple[str, str]:
     starts = np.flatnonzero(words & (np.sort(cosines[:, words], 1)[:, -3] > 0.6))
     while len(chosen) < 12:
         # The text that is least like those that are there already, then the two nearest to it.
-        start = starts[cosines[np.ix_(starts, chosen or [starts[0]])].max(1).argmin()]
+        start = starts[cosines[np.ix_(starts, np.array(chosen or [starts[0]]))].max(1).argmin()]
         near = np.argsort(-np.where(words, cosines[start], -2))
         chosen += [int(row) for row in near if row not in chosen][:3]
     side = 17.2

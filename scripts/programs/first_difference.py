@@ -1,9 +1,9 @@
-"""Where two greedy texts of one model part, and whether bf16 can tell the two tokens apart there.
+"""Find the first token that differs between two greedy texts of one model, and whether bf16 decides it.
 
     python first_difference.py --model FOLDER < {"prompt": …, "theirs": …, "ours": …}
 
-prints ``{"tokens": …, "theirs": …, "ours": …, "noise": …}``: how many tokens are equal, the f32 logits of the next
-token of each, and by how much bf16 moves a logit there. Runs beside the libraries of ``requirements.txt``.
+prints ``{"tokens": …, "theirs": …, "ours": …, "noise": …}``: the number of equal tokens, the f32 logits of the next
+token of each, and by how much bf16 moves a logit there. It needs the libraries of ``requirements.txt``.
 """
 
 import argparse
@@ -21,7 +21,7 @@ LONGEST: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Where two texts part. ``theirs`` and ``ours`` are logits of the tokens there, ``noise`` what bf16 does to one."""
+    """First difference of two texts: the logits of both tokens there, and ``noise``, by how much bf16 moves a logit."""
 
     tokens: int
     theirs: float
@@ -30,7 +30,7 @@ class Fork:
 
     @property
     def is_tie(self) -> bool:
-        """Whether either token may be the best one, as both logits are rounded."""
+        """Return whether rounding of the logits decides which token is the best."""
         return abs(self.theirs - self.ours) <= 2 * self.noise
 
 
@@ -41,10 +41,10 @@ FindLogits = Callable[[Sequence[int]], tuple[Sequence[float], float]]
 def find_fork(
     theirs: str, ours: str, find_logits: FindLogits, decode: Callable[[Sequence[int]], str]
 ) -> Fork | None:  # fmt: skip
-    """Generate the text that both have in common again, token by token, up to where they part.
+    """Generate the common beginning of both texts again, token by token, up to their first difference.
 
-    Texts are what was printed: which tokens they were made of is found by generating. ``None`` if a text goes on with
-    a token that is not among the best.
+    The texts are printed ones, so generating finds their tokens. ``None`` if a text continues with a token that is
+    not among the best.
     """
     made: list[int] = []
     while len(made) < LONGEST and len(decode(made)) < max(len(theirs), len(ours)):
@@ -63,7 +63,7 @@ def find_fork(
 def _first_fitting(
     best: Sequence[int], made: Sequence[int], text: str, decode: Callable[[Sequence[int]], str]
 ) -> int | None:  # fmt: skip
-    """The best token with which ``text`` can go on; one that may begin a character comes after those that are there."""
+    """Return the best token that continues ``text``; complete characters go before tokens that may begin one."""
     longer = {token: decode([*made, token]) for token in best}
     there = [token for token in best if text.startswith(longer[token])]
     begun = [token for token in best if text.startswith(longer[token].rstrip("\N{REPLACEMENT CHARACTER}"))]
@@ -71,7 +71,7 @@ def _first_fitting(
 
 
 def main() -> int:
-    """Exit status 0, and ``null`` instead of a fork where none is found."""
+    """Print the fork, or ``null`` if there is none; return 0."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -82,7 +82,7 @@ def main() -> int:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     prompt = tokenizer(asked["prompt"])["input_ids"]
     wide, narrow = (
-        AutoModelForCausalLM.from_pretrained(folder, torch_dtype=dtype).eval()
+        AutoModelForCausalLM.from_pretrained(folder, torch_dtype=dtype).eval()  # type: ignore[no-untyped-call]
         for dtype in (torch.float32, torch.bfloat16)
     )
 
@@ -92,9 +92,10 @@ def main() -> int:
         exact, rounded = (model(tokens).logits[0, -1].float() for model in (wide, narrow))
         return exact.tolist(), (exact - rounded).abs().max().item()
 
-    fork = find_fork(
-        asked["theirs"], asked["ours"], find_logits, lambda made: tokenizer.decode(made, skip_special_tokens=True)
-    )
+    def decode(made: Sequence[int]) -> str:
+        return str(tokenizer.decode(list(made), skip_special_tokens=True))
+
+    fork = find_fork(asked["theirs"], asked["ours"], find_logits, decode)
     print(json.dumps(None if fork is None else asdict(fork)))
     return 0
 

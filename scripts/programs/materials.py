@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Final
 
-import h5py
+import h5py  # type: ignore[import-untyped]
 import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer of ``VOCABULARY`` tokens."""
+    """Train a byte-level BPE tokenizer of ``VOCABULARY`` tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -88,22 +88,22 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     )
     tokenizer.train_from_iterator(SENTENCES, trainer)
     names = ["input_ids", "attention_mask"]
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", model_input_names=names
     )
 
 
 def make_checkpoint(folder: Path, family: str, sizes: dict[str, Any], tokenizer: PreTrainedTokenizerFast) -> None:
-    """A Hugging Face folder: configuration, random weights, tokenizer."""
+    """Write a Hugging Face folder: configuration, random weights, tokenizer."""
     set_seed(_SEEDS[folder.name])
     config = AutoConfig.for_model(family, **sizes)
-    model = AutoModelForCausalLM.from_config(config)
+    model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
 def make_sequences(folder: Path) -> None:
-    """Token sequences that count up by a fixed step: learnable in a few hundred steps of a tiny model.
+    """Write token sequences that count up by a fixed step, which a tiny model learns in a few hundred steps.
 
     HDF5 files of ``input_ids`` and ``token_type_ids``, int32 ``[rows, LENGTH]``, as the vendor's data preparation
     writes them, and its metadata. Type 1 marks completion tokens, 0 prompt tokens.
@@ -127,7 +127,7 @@ def make_sequences(folder: Path) -> None:
 
 
 def make_mnist(source: Path, folder: Path) -> None:
-    """Real digits in the layouts that the programs read, from MNIST's test set: 8,000 to train on, 2,000 to test.
+    """Write real digits as the programs read them, from MNIST's test set: 8,000 to train on, 2,000 to test.
 
     ``MNIST/raw`` is what torchvision expects; the same files lie in ``folder`` itself, and once more without labels.
     """

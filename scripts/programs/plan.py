@@ -1,4 +1,4 @@
-"""Which public programs are run, with which commands, and what each must have done. Data; ``run.py`` does it."""
+"""Public programs, their commands, and checks of their results, as data for ``run.py``."""
 
 import ast
 import re
@@ -17,14 +17,14 @@ LENGTH: Final = 64
 
 
 class CheckFailed(Exception):
-    """A command exited well and has not done what it says."""
+    """A command exited with 0, but its result fails a check."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Where the programs, their inputs and their outputs are, and what earlier commands printed, by step name.
+    """Folders of the programs, their inputs and their outputs, and the output of earlier commands by step name.
 
-    ``find_fork``: checkpoint, prompt, the text of the CPU script and that of the device → where they part.
+    ``find_fork``: checkpoint, prompt, the text of the CPU script and that of the device → their first difference.
     """
 
     programs: Path
@@ -55,7 +55,7 @@ class Step:
 
 
 def steps() -> list[Step]:
-    """All commands, in the order in which they need each other; those of variants are in ``variants.py``."""
+    """Return all commands, each after those that it needs; ``variants.py`` has those of variants."""
     two = "generation.batch_size=2 generation.prompts=[Once,There] +generation.static_seq_lengths=[32,64]"
     return [
         *logreg_steps(), *_lenet(), *_generative(), *(step for name in FAMILIES for step in text_steps(name, name)),
@@ -77,7 +77,7 @@ def _wrote_pef(path: str) -> Check:
 
 
 def _at_least(pattern: str, least: float, what: str, unit: str = "") -> Check:
-    """The last number that ``pattern`` finds is ``least`` or more."""
+    """Check that the last number that ``pattern`` finds is ``least`` or more."""
 
     def check(context: Context, printed: str) -> str:
         found = [float(text) for text in re.findall(pattern, printed)]
@@ -91,7 +91,7 @@ def _at_least(pattern: str, least: float, what: str, unit: str = "") -> Check:
 
 
 def _falls(pattern: str) -> Check:
-    """The mean of the last quarter of losses is below that of the first."""
+    """Check that the mean of the last quarter of losses is below that of the first."""
 
     def check(context: Context, printed: str) -> str:
         losses = [float(text) for text in re.findall(pattern, printed)]
@@ -118,7 +118,7 @@ def _some_text(context: Context, printed: str) -> str:
 
 
 def _texts(title: str, printed: str) -> list[str]:
-    """A list of texts that a program printed below a title."""
+    """Return the list of texts that a program printed below a title."""
     found = re.search(rf"^{title}:\n(\[.*\])$", printed, re.MULTILINE)
     if found is None:
         raise CheckFailed(f"no list of {title.lower()} was printed")
@@ -126,7 +126,7 @@ def _texts(title: str, printed: str) -> list[str]:
 
 
 def _same_text(other: str, family: str) -> Check:
-    """Every token is the CPU script's, up to one where bf16 cannot tell which is the best."""
+    """Check that every token is the CPU script's, up to one where rounding to bf16 decides which is the best."""
 
     def check(context: Context, printed: str) -> str:
         prompts = _texts("Prompts", printed)
@@ -166,7 +166,7 @@ def _loss_range(context: Context, printed: str) -> str:
 
 
 def _same_losses(other: str, tolerance: float) -> Check:
-    """Every loss is within ``tolerance`` of the other's, relative: bf16 keeps 8 bits, 0.4 %."""
+    """Check that losses differ by at most ``tolerance``, relative: bf16 keeps 8 bits, 0.4 %."""
 
     def check(context: Context, printed: str) -> str:
         ours, theirs = _losses(printed), _losses(context.printed[other])
@@ -205,7 +205,7 @@ def _predictions(context: Context, printed: str) -> str:
 
 
 def logreg_steps(name: str = "logreg", both: str = "", compiled: str = "", ranks: int = 1) -> list[Step]:
-    """Steps of the logistic regression, named ``name``; ``both``: options of compile and run."""
+    """Return the steps of the logistic regression, named ``name``; ``both``: options of compile and run."""
     where, pef = (TUTORIALS, "hello_world"), slug(name)
     run = "" if ranks == 1 else f"-m torch.distributed.run --standalone --nproc-per-node {ranks} "
     return [
@@ -219,7 +219,7 @@ def logreg_steps(name: str = "logreg", both: str = "", compiled: str = "", ranks
 
 
 def lenet_steps(name: str = "lenet", batch: int = 32, compiled: str = "", ran: str = "", ranks: int = 1) -> list[Step]:
-    """Steps that compile and train the convolutional network, named ``name``."""
+    """Return the steps that compile and train the convolutional network, named ``name``."""
     where, pef, loss = (TUTORIALS, "lenet"), _lenet_pef(name, batch), r"Loss: ([\d.]+)"
     run = "" if ranks == 1 else f"-m torch.distributed.run --standalone --nproc-per-node {ranks} "
     return [
@@ -280,7 +280,7 @@ def _generative() -> list[Step]:
 def text_steps(
     family: str, name: str, both: str = "", compiled: str = "", length: int | None = LENGTH
 ) -> list[Step]:  # fmt: skip
-    """Steps that generate text on the CPU, compile, and generate it on the device.
+    """Return the steps that generate text on the CPU, compile, and generate it on the device.
 
     Args:
         name: of the variant. both, compiled: options of all commands, and of the compile alone.
@@ -328,7 +328,7 @@ def train_steps(family: str, name: str, both: str = "", compiled: str = "", batc
 
 
 def parallel_steps(family: str, name: str, both: str = "", compiled: str = "", ranks: int = 2) -> list[Step]:
-    """Steps that compile and train a language model on ``ranks`` processes; ``name``: of the variant."""
+    """Return the steps that compile and train a language model on ``ranks`` processes; ``name``: of the variant."""
     where, pef, rdu = (MODELZOO, "examples/nlp/training"), slug(f"tune_dp {name}"), f"rdu_train_llm_dp {name}".strip()
     return [
         Step(f"{rdu} compile", *where,

@@ -36,7 +36,7 @@ REPOSITORIES: Final = (TUTORIALS, MODELZOO)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one step. ``exit_status`` is -1 after the time limit."""
+    """Result of one step. ``exit_status`` is -1 after the time limit."""
 
     step: Step
     exit_status: int
@@ -46,7 +46,7 @@ class Outcome:
 
 
 def main() -> int:
-    """Exit status 0 if every command exits 0 and its check holds."""
+    """Run the programs; return 0 if every command exits 0 and its check holds."""
     args = _arguments()
     work = ROOT / "build" / "programs"
     site = _install(work / "site")
@@ -92,7 +92,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _install(site: Path) -> Path:
-    """The programs' libraries in a folder of their own, so that the virtual environment stays as it is."""
+    """Install the programs' libraries into a folder of their own, which leaves the virtual environment unchanged."""
     wanted = Path(__file__).with_name("requirements.txt")
     stamp = site / "requirements.txt"
     if not stamp.is_file() or stamp.read_bytes() != wanted.read_bytes():
@@ -165,7 +165,7 @@ def _without_places(text: str, context: Context) -> str:
 
 
 def _fork_finder(environment: dict[str, str]) -> Callable[[Path, str, str, str], Fork | None]:
-    """What ``first_difference.py`` says, in a process that has the programs' libraries."""
+    """Return a function that calls ``first_difference.py`` in a process with the programs' libraries."""
 
     def find_fork(model: Path, prompt: str, theirs: str, ours: str) -> Fork | None:
         command = [sys.executable, str(Path(__file__).with_name("first_difference.py")), "--model", str(model)]
@@ -178,7 +178,7 @@ def _fork_finder(environment: dict[str, str]) -> Callable[[Path, str, str, str],
 
 
 def _end_session(process: "subprocess.Popen[bytes]") -> None:
-    """Nothing that a program started outlives it."""
+    """End all processes that a program started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""Which test files a change touches: by imports, nearest first, and by the features that its files belong to.
+"""Choose the test files that a change touches: by imports, nearest first, and by the features of its files.
 
 A file that no test reaches by imports, such as a migration, a rule or a model of the zoo, counts as part of the modules
 that load files by their names and write its name or its folder's.
@@ -10,6 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from suite.features import ROUTE_GROUP, TREE, Shown, read_project, read_shown
 
@@ -23,7 +24,7 @@ UNKNOWN_CORE_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Test files that run for a change, and those that it touches from further away."""
+    """Test files to run for a change, and those that it touches through more imports."""
 
     chosen: list[str]
     left: list[str]
@@ -132,7 +133,9 @@ def read_entries(tree: Path = TREE) -> dict[str, set[str]]:
     """Return the commands and tools that a module is the entry of; one of ``rdukit.box.commands`` is of ``box``."""
     project = read_project(tree)
     entries: dict[str, set[str]] = defaultdict(set)
-    for group, targets in {**project["entry-points"], "scripts": project["scripts"]}.items():
+    scripts: Any = project["scripts"]  # has no groups
+    groups: dict[str, dict[str, str]] = {**project["entry-points"], "scripts": scripts}
+    for group, targets in groups.items():
         for name, target in targets.items():
             own = group in {"rdukit.commands", "scripts"}
             entries[target.split(":")[0]].add(name if own else group.split(".")[1])

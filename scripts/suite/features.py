@@ -1,4 +1,4 @@
-"""What the product has, which test files show it, and in which tier.
+"""Features of the product, the test files that show each, and their tiers.
 
 A test file names what it shows: ``pytestmark = shows("pipelines")``. All is read from source as text: nothing is
 imported, so that ``make check`` and the choice of tests for a change take no time.
@@ -27,7 +27,7 @@ EVERY_BOX = "every box"
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What one test file shows."""
+    """Features that one test file shows."""
 
     file: str
     names: tuple[str, ...]
@@ -77,9 +77,9 @@ def _boxes(tree: Path) -> Iterable[str]:
 
 
 def _kernels(tree: Path) -> Iterable[str]:
-    text = (tree / "compiler/rdukit_compiler/settings.py").read_text()
+    text = (tree / "core/rdukit/settings.py").read_text()
     values = re.search(r"KERNELS: Final = Setting\(.*?\(([^()]*)\),\n\)", text, re.DOTALL)
-    assert values is not None, "the setting `kernels` lists its values in compiler/rdukit_compiler/settings.py"
+    assert values is not None, "the setting `kernels` lists its values in core/rdukit/settings.py"
     return [value for value in re.findall(r'"(\w+)"', values[1]) if value != "auto"]
 
 
@@ -121,7 +121,7 @@ def _cases(module: ast.Module) -> Iterator[tuple[ast.stmt, ...]]:
             yield (node,)
         elif isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
             methods = [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
-            tests = [(node, each) for each in methods if each.name.startswith("test")]
+            tests: list[tuple[ast.stmt, ...]] = [(node, each) for each in methods if each.name.startswith("test")]
             yield from tests or [(node,)]
 
 

@@ -1,4 +1,4 @@
-"""Which test files run, in which parts, and how much of the time each layer may take.
+"""Plan of a run of the tests: files, the parts that run them, and each layer's share of the time.
 
 Each part is a pytest of its own with files of one layer. Parts that mostly wait for processes that they start and parts
 that compute alternate, so that any stretch of the run has of both.
@@ -16,7 +16,7 @@ LONG = "long"
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Folder of tests: how many parts its files are dealt to in each tier, and its share of the short one."""
+    """Folder of tests: the number of parts in each tier, and its share of the short tier."""
 
     folder: str
     parts: int

@@ -26,13 +26,13 @@ class Case:
 
     @property
     def file(self) -> str:
-        """The file that has it."""
+        """File of the case."""
         return self.name.split("::")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class LayerTime:
-    """What a layer took, against its share."""
+    """Time of a layer, and its share."""
 
     name: str
     cases: int
@@ -42,7 +42,7 @@ class LayerTime:
 
     @property
     def is_over(self) -> bool:
-        """Whether it took more than its share."""
+        """Return whether the layer took more than its share."""
         return self.core_s > self.share_core_s
 
 

@@ -25,7 +25,7 @@ REPEATED = 10
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Part that has run: its exit status, the lines that it said, and the core-seconds that it took."""
+    """Finished part: its exit status, its printed lines, and its core-seconds."""
 
     part: Part
     status: int
@@ -66,7 +66,7 @@ def read_failures(part: Part) -> list[str]:
 
 
 class Running:
-    """A part at work, in a session of its own: Ctrl-C comes from here, once."""
+    """Running part, in a session of its own: only this process sends it Ctrl-C, once."""
 
     def __init__(self, part: Part, arguments: list[str], environment: Mapping[str, str]) -> None:
         self.part = part
@@ -79,7 +79,7 @@ class Running:
         variables.setdefault("OMP_WAIT_POLICY", "passive")
         self.process = subprocess.Popen(
             [*PYTEST, *cache, *part.files, *arguments], stdout=self._kept, stderr=subprocess.STDOUT,
-            start_new_session=True, env=variables | environment,
+            start_new_session=True, env={**variables, **environment},
         )  # fmt: skip
 
     def end(self, progress: str) -> Ended:

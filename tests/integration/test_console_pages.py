@@ -113,6 +113,12 @@ def test_filters_show_jobs_of_one_state_and_refuse_states_that_are_none(
     assert f'href="/console/?state=failed&amp;q={jobs["failed"]}"' in found and f'value="{jobs["failed"]}"' in found
     nothing = client.get("/console/?q=%3Cb%3Enothing&state=failed").text
     assert "No job that is failed has all of “&lt;b&gt;nothing”" in nothing
+    of_box = client.get("/console/?box=logreg&state=failed").text
+    assert jobs["failed"] in of_box and jobs["running"] not in of_box and 'name="box" value="logreg"' in of_box
+    assert 'href="/console/?state=running&amp;box=logreg"' in of_box
+    assert 'hx-get="/console/parts/jobs?state=failed&amp;box=logreg&amp;seen=' in of_box
+    assert "No job of box log that is failed exists" in client.get("/console/?box=log&state=failed").text
+    assert client.get("/console/?box=logreg:new").status_code == 400
     refused = client.get("/console/?state=flying")
     assert refused.status_code == 400
     assert "unknown job state" in refused.text

@@ -137,6 +137,8 @@ async def _use_asynchronously(url: str, ids: dict[str, str], folder: Path) -> No
         assert (await added.download(folder / "again")).read_text() == "words"
         listed = [job.id async for job in platform.jobs.list(search="logreg")]
         assert ids["succeeded"] in listed
+        assert ids["succeeded"] in [job.id async for job in platform.jobs.list(box="logreg")]
+        assert [job.id async for job in platform.jobs.list(box="log")] == []
         async for job in platform.jobs.list():
             assert job.id in listed
             break
@@ -227,3 +229,6 @@ def test_a_file_of_jobs_is_checked_whole_before_any_is_submitted(example: Filled
         assert ([job["name"] for job in found["jobs"]], found["next_cursor"]) == (["second"], None)
         assert found["jobs"][0]["submitted_by"].startswith("tok-")
         assert "second" not in run_rdukit("job", "list", "--search", "set=file second elsewhere")
+        of_box = json.loads(run_rdukit("job", "list", "--box", "logreg", "--search", "set=file", "--json"))
+        assert {job["name"] for job in of_box["jobs"]} == {"first", "second"}
+        assert "second" not in run_rdukit("job", "list", "--box", "mlp", "--search", "set=file")

@@ -9,7 +9,7 @@ import torch
 
 from rdukit.pef import read_pef
 from rdukit_modelbox.preprocessing.tokenizer import byte_level_tokenizer
-from rdukit_serving.models.prepare_folder import find_prepared
+from rdukit_serving.models.prepare_folder import find_prepared, prepared_place
 from support import shows
 from support.helpers import wait_until
 from support.served_folders import running
@@ -62,7 +62,7 @@ def test_texts_go_on_while_native_kernels_take_the_place_of_portable_ones(
         wait_until(lambda: kernels().startswith("native"), 900)
         assert ask(http) == wanted
     monkeypatch.delenv("RDUKIT_KERNELS", raising=False)
-    made = find_prepared(folder, home / "cache" / "huggingface", 48, "f32")
+    made = find_prepared(prepared_place(folder, home / "cache" / "huggingface", 48, "f32"))
     assert made is not None
     assert not made.kernels_to_build
     first, native = read_pef(Path(made.pef)), read_pef(made.best_pef)

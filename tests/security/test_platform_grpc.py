@@ -153,6 +153,8 @@ def test_a_job_is_submitted_found_and_cancelled(callers: Callers) -> None:
     assert [each.id for each in page.jobs] == [job.id] and page.next_page_token == ""
     searched = pb.ListRequest(search=f"wire=grpc {job.name}")
     assert [each.id for each in callers.call("List", "viewer", searched).jobs] == [job.id]
+    assert job.id in [found.id for found in callers.call("List", "viewer", pb.ListRequest(box=job.box)).jobs]
+    assert not callers.call("List", "viewer", pb.ListRequest(box=f"{job.box}s")).jobs
     none = callers.call("List", "viewer", pb.ListRequest(search="no-such-word"))
     assert not none.jobs and not none.HasField("searched_to")
     first = callers.call("List", "viewer", pb.ListRequest(page_size=1))

@@ -27,7 +27,7 @@ class Contestants:
     """The processes, by name; a context manager that ends all of them."""
 
     def __init__(self, folder: Path) -> None:
-        """Take a scratch folder, where values pass from process to process."""
+        """Open in a scratch folder, through which processes exchange values."""
         self._folder = folder
         self._processes: dict[str, subprocess.Popen[str]] = {}
         #: Facts of each side that has started.

@@ -104,7 +104,7 @@ def llama_cpp(weights: str, folder: str, layers: int | None, threads: int) -> Co
 def _inputs(
     count: int, tokens: torch.Tensor | None = None, positions: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """Return what forward takes for ``count`` tokens of the only text; zeros where nothing is given."""
+    """Return the inputs of forward for ``count`` tokens of one text; tokens default to zeros."""
     tokens = torch.zeros(1, count, dtype=torch.int64) if tokens is None else tokens
     positions = torch.arange(count) if positions is None else positions
     row = torch.zeros(1, dtype=torch.int64)

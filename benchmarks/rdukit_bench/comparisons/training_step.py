@@ -123,7 +123,7 @@ def ours(case: str, folder: str, threads: int) -> ContestantCalls:
 
 
 def peer(case: str, kind: str, threads: int) -> ContestantCalls:
-    """Build torch in the way ``kind`` of ``PEERS``: a call for each route of its products, the fact as of ours."""
+    """Build torch as ``kind`` of ``PEERS``: one call per route of its products, and the facts as for ours."""
     torch.set_num_threads(threads)
     module, batch = make_case(get_case(case))
     wrap, is_fused = PEERS[kind]
@@ -134,7 +134,7 @@ def peer(case: str, kind: str, threads: int) -> ContestantCalls:
 
 
 def bf16_peer(case: str, kind: str, threads: int) -> ContestantCalls:
-    """Build torch in the way ``kind`` of ``BF16_PEERS``; one call, ``step``, and the fact as of ours."""
+    """Build torch as ``kind`` of ``BF16_PEERS``: one call, ``step``, and the facts as for ours."""
     torch.set_num_threads(threads)
     module, batch = make_case(get_case(case))
     step = peer_step(BF16_PEERS[kind](module), batch, fused=True, autocast=True)

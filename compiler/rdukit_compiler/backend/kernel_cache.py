@@ -105,7 +105,7 @@ class KernelCache:
             logger.warning("verdict was not kept: folder=%s reason=%s", self.folder, cause)
 
     def refuse(self, cause: object) -> None:
-        """Give up building: the disk is full, or the folder cannot be written. Logged once."""
+        """Stop building, because the disk is full or the folder cannot be written. Logged once."""
         if self.refusal is None:
             self.refusal = f"the kernel cache {self.root} cannot be written: {cause}"
             logger.warning("native kernels are not built: reason=%s", self.refusal)
@@ -280,7 +280,7 @@ def place_of(library: Path, root: Path) -> tuple[str, str, str]:
 
 
 def own_place() -> tuple[str, str]:
-    """Return the torch and the processor of this process, as folders of the cache are called."""
+    """Return the names of the cache's folders for this process: its torch version and its processor."""
     return torch.__version__.replace("+", "-"), cpu_signature()
 
 

@@ -12,7 +12,7 @@ from rdukit_compiler.operators.own_operators import own_operator
 
 
 def kernel_from_fx(graph: fx.Graph) -> KernelGraph:
-    """Turn a flat graph of ATen calls into a kernel, with canonical names so that equal sections are equal.
+    """Convert a flat graph of ATen calls to a kernel, with canonical names so that equal sections are equal.
 
     Every placeholder carries its fake tensor in ``meta["val"]``.
     """

@@ -28,7 +28,7 @@ def restored_tensors() -> Iterator[Overwritten]:
 
 
 def keep_overwritten(kept: Overwritten, arguments: Iterable[object]) -> None:
-    """Copy the values of those ``arguments`` that have some, before an operator overwrites one."""
+    """Copy the values of the tensors among ``arguments`` before an operator overwrites one."""
     for value in arguments:
         if isinstance(value, torch.Tensor) and type(value) is not FakeTensor and value.layout is torch.strided:
             _keep(kept, value)

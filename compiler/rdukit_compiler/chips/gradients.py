@@ -9,7 +9,7 @@ from rdukit_compiler.ir import ModelGraph, Value, ValueKind
 
 @dataclass(frozen=True, slots=True)
 class ChipGradient:
-    """The gradient of ``value``, made of the gradients of its ``parts``, which are rows of it, on ``chips``."""
+    """Gradient of ``value``, as gradients of ``parts``, which are blocks of its rows, on ``chips``."""
 
     value: Value
     #: Rows → the symbols of the gradients to add up for them, in chip order.

@@ -1,4 +1,4 @@
-"""Put kernels and plans together: symbols, sections in schedule order, gradients and their contributions."""
+"""Assemble kernels and plans: symbols, sections in schedule order, gradients and their contributions."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

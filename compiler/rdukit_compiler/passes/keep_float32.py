@@ -82,7 +82,7 @@ MOVING: Final = VIEWS | frozenset(
 
 
 def with_device_dtype(operator: Operator, graph: ModelGraph) -> Operator:
-    """Give the device's dtype also to tensors that forward creates: otherwise their f32 would spread.
+    """Assign the device's dtype to tensors that forward creates, too; otherwise their f32 would spread.
 
     Exceptions are sequences of numbers that bf16 lacks, and tensors that the program declares as float32. Integers that
     are converted to a buffer's dtype get the program's dtype of the buffer.

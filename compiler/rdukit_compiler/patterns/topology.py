@@ -124,9 +124,9 @@ class OperatorGroups:
         return {self.group_of[p] for m in self.members[group] for p in self.topology.producers[m]} - {group}
 
     def _bring_together(self, first: int, others: Sequence[int]) -> None:
-        """Give ``first`` a valid place for the joined group; ``others`` lose theirs.
+        """Place the joined group, which keeps the number ``first``, and remove ``others`` from the order.
 
-        Only groups between them move: groups that feed one of them go before the new group, the rest after it.
+        Groups between them move: those that feed one of them go before the joined group, the rest after it.
         """
         wanted = {first, *others}
         places = sorted(self._place[group] for group in wanted)

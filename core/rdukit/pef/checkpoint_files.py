@@ -126,7 +126,7 @@ def find_checkpoint_file(folder: Path, which: str, *, verify: bool = True) -> Pa
 def find_differences(
     found: Mapping[str, Sequence[int]], wanted: Mapping[str, Sequence[int]]
 ) -> str | None:  # fmt: skip
-    """Say by which names and shapes a checkpoint's tensors differ from a model's; None if they are the same. Pure.
+    """Describe by which names and shapes a checkpoint's tensors differ from a model's; None if they are equal. Pure.
 
     Args:
         found: shape by name, of the checkpoint. wanted: those of the model.

@@ -416,7 +416,9 @@ def _check_chips(pef: Pef) -> None:
 def _check_evaluation(pef: Pef, graph: Graph) -> None:
     trained = pef.graphs.get(graph.evaluates)
     if trained is None or trained.evaluates or len(trained.outputs) != len(graph.outputs):
-        raise PefCorrupt(f"graph {graph.name!r} evaluates {graph.evaluates!r}, which is no graph of as many outputs")
+        raise PefCorrupt(
+            f"graph {graph.name!r} evaluates {graph.evaluates!r}; expected a training graph with as many outputs"
+        )
 
 
 #: Maximum length of a text, and largest integer (bytes, cycles).

@@ -85,7 +85,7 @@ class JobRequest(_message.Message):
     def __init__(self, id: _Optional[str] = ...) -> None: ...
 
 class ListRequest(_message.Message):
-    __slots__ = ("state", "labels", "page_size", "page_token", "search")
+    __slots__ = ("state", "labels", "page_size", "page_token", "search", "box")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -98,12 +98,14 @@ class ListRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     SEARCH_FIELD_NUMBER: _ClassVar[int]
+    BOX_FIELD_NUMBER: _ClassVar[int]
     state: str
     labels: _containers.ScalarMap[str, str]
     page_size: int
     page_token: str
     search: str
-    def __init__(self, state: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., search: _Optional[str] = ...) -> None: ...
+    box: str
+    def __init__(self, state: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., search: _Optional[str] = ..., box: _Optional[str] = ...) -> None: ...
 
 class ListResponse(_message.Message):
     __slots__ = ("jobs", "next_page_token", "searched_to")

@@ -4,9 +4,9 @@ The results are cached: the checkpoint by the folder, the PEF by the model and i
 yet, since these take longest; ``native_kernels`` builds them while the model is served. Run as a program of its own,
 because the process of a box imports neither torch nor models::
 
-    python -m rdukit_modelbox.artifacts.hub_folder PARENT FOLDER PLACE PRECISION [CONTEXT]
+    python -m rdukit_modelbox.artifacts.hub_folder PARENT FOLDER MADE PRECISION [CONTEXT]
 
-It leads a session, and ends with its parent process PARENT.
+MADE is the ``prepared_place`` of FOLDER. The program leads a session, and ends with its parent process PARENT.
 """
 
 import json
@@ -30,9 +30,8 @@ from rdukit.errors import NotFound
 from rdukit.files.atomic import sha256_of, sha256_of_file, write_json_atomic
 from rdukit.pef.checkpoint_files import LATEST, PICTURE_FILE
 from rdukit.pef.identity import metadata_of
-from rdukit.settings import resolve
+from rdukit.settings import KERNELS, resolve
 from rdukit.system.process import end_group_with_parent
-from rdukit_compiler.settings import KERNELS
 from rdukit_modelbox.artifacts.speech_folder import SPEECH_KEYS, describe_speech
 from rdukit_modelbox.contract.box import box_names, find_box_file, load_box
 from rdukit_modelbox.preprocessing.arrays import PICTURES
@@ -79,7 +78,13 @@ COMPANIONS: Final = (TOKENIZER_FILE, *TEMPLATE_FILES, PICTURE_FILE)
 def prepare_hub_folder(
     folder: Path, place: Path, context: int | None = None, precision: str = AUTO
 ) -> PreparedModel:  # fmt: skip
-    """Compile and convert a folder, unless the result exists below ``place``.
+    """Compile and convert a folder, unless the result exists below ``place``. As ``compile_hub_folder``."""
+    made = prepared_place(folder, place, context, precision)
+    return find_prepared(made) or compile_hub_folder(folder, made, context, precision)
+
+
+def compile_hub_folder(folder: Path, made: Path, context: int | None, precision: str) -> PreparedModel:
+    """Compile a folder into ``made.parent``, and convert its weights into ``made``, its ``prepared_place``.
 
     Models that generate text, or that have a tokenizer and make vectors of text, are compiled to take text; others take
     arrays.
@@ -91,10 +96,6 @@ def prepare_hub_folder(
         NotFound, InvalidArgument: the folder is of no model of the zoo, or it is damaged.
         CompileError: the compiler refuses.
     """
-    found = find_prepared(folder, place, context, precision)
-    if found is not None:
-        return found
-    made = prepared_place(folder, place, context, precision)
     hub = open_hub_folder(folder)
     entry = hub.entry
     check_tokenizer_form(folder)
@@ -108,6 +109,7 @@ def prepare_hub_folder(
         precision_of(precision, SERVE) if generates or precision != AUTO else "f32", task=entry.task, purpose=SERVE,
     )  # fmt: skip
     shutil.rmtree(made, ignore_errors=True)
+    place = made.parent
     place.mkdir(parents=True, exist_ok=True)
     talk = Console(stderr=True)
     with tempfile.TemporaryDirectory(dir=place, prefix=UNFINISHED) as kept, talk.status("") as status:
@@ -281,7 +283,7 @@ def write_checkpoint(
 
 if __name__ == "__main__":
     with exit_on_error():
-        _parent, _folder, _place, _precision, *_context = sys.argv[1:]
+        _parent, _folder, _made, _precision, *_context = sys.argv[1:]
         end_group_with_parent(int(_parent))
-        _found = prepare_hub_folder(Path(_folder), Path(_place), int(_context[0]) if _context else None, _precision)
+        _found = compile_hub_folder(Path(_folder), Path(_made), int(_context[0]) if _context else None, _precision)
         print(json.dumps(asdict(_found)))

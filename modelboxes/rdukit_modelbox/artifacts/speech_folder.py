@@ -126,7 +126,7 @@ def _languages(path: Path, known: Mapping[str, Any], tokenizer: Tokenizer) -> di
 def _table(path: Path, known: Mapping[str, Any], key: str) -> dict[str, int]:
     table = known.get(key) or {}
     if not isinstance(table, dict) or not all(type(token) is int and token >= 0 for token in table.values()):
-        raise InvalidArgument(f"{path}: {key} is no table of tokens; expected names with their numbers")
+        raise InvalidArgument(f"{path}: {key} is not a table of tokens; expected names with whole numbers from 0")
     return table
 
 

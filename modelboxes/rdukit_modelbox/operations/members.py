@@ -24,12 +24,11 @@ from typing import IO, Any, Final
 from rdukit.box.image import BoxEnd
 from rdukit.box.links import STORE_PORT, LinkedPart, part_address, read_part
 from rdukit.box.relay import relaying
+from rdukit.box.settings import MEMBERS, PART
 from rdukit.errors import ChildDied, InvalidArgument, PeerLost, RdukitError, all_error_classes
 from rdukit.fence.spec import ALIAS
-from rdukit.settings import SND_SOCKET, resolve
+from rdukit.settings import LEASE, SND_SOCKET, resolve
 from rdukit_modelbox.operations.forks import ChildMain, ForkedMember, can_fork_members, fork_member
-from rdukit_modelbox.settings import MEMBERS, PART
-from rdukit_node.settings import LEASE
 from rdukit_runtime.settings import DISTRIBUTED_TOKEN
 
 #: Address on which members of a box meet; a fence permits only loopback.

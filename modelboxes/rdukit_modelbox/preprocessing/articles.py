@@ -170,7 +170,7 @@ def trim(ids: Sequence[int], end_id: int, begin_id: int | None, *, is_inside: bo
 
 
 def _without_empty(lengths_P: NDArray[np.int64], closes_P: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Encode pairs; a pair whose texts have no tokens gets no end token either."""
+    """Return ``closes_P`` with pairs that have no tokens left open, so that they get no end token."""
     closes = closes_P.copy()
     pair_has_tokens = False
     for index, (length, closing) in enumerate(zip(lengths_P.tolist(), closes_P.tolist(), strict=True)):

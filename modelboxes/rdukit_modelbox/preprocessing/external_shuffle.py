@@ -70,7 +70,7 @@ class Assignment:
     """Gives each record, in the input's order, its output file and bucket."""
 
     def __init__(self, shares: tuple[float, ...], buckets: int, seed: int | None) -> None:
-        """``seed`` None keeps the order: files in turn, one bucket."""
+        """``seed`` None keeps the order: file after file, in one bucket."""
         self._period = len(shares)
         self._length = self._period * max(8, -(-LEAST_WINDOW // self._period))
         self._pattern_W = interleave(shares, self._length)

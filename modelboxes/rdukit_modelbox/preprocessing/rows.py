@@ -207,7 +207,7 @@ class _Tally:
 
 
 def encode_rows(run: RowRun, encoding: FeatureEncoding, found: Mapping[str, Any]) -> int:
-    """Put the encoded rows on the disk; ``found`` is the first reading's note. Returns the buckets of each split.
+    """Write the encoded rows to disk; ``found`` is the first reading's note. Returns the buckets of each split.
 
     Raises:
         InvalidArgument: the input changed between the readings.

@@ -48,7 +48,7 @@ class TableAudit:
     def findings(
         self, figures: Mapping[str, Sequence[Any]], counts: Sequence[Mapping[str, int]], labels: Mapping[str, int]
     ) -> list[str]:
-        """Return a sentence for each column that somebody should look at.
+        """Return a sentence for each suspicious column.
 
         Args:
             figures: ``min`` and ``max`` of the numeric columns, in their order.

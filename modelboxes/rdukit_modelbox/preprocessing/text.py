@@ -85,7 +85,7 @@ def _find_finished(folder: Path, identity: str) -> dict[str, Any] | None:
 
 
 def spill_records(run: TextRun) -> dict[str, Any]:
-    """Put the records on the disk by output file, and digest the sources on another core meanwhile.
+    """Write the records to disk by output file, while another core digests the sources.
 
     Returns:
         The step's note: ``articles`` of each file, ``sha256`` of each source, numbers of records and bad rows.

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rdukit.box.settings import BUNDLE, CHECKPOINT, PEF
 from rdukit.errors import InvalidArgument
 from rdukit.settings import resolve
 from rdukit_modelbox.artifacts.mounts import Mounts
@@ -15,7 +16,7 @@ from rdukit_serving.access import Access
 from rdukit_serving.device.client import draft_files
 from rdukit_serving.models.served import ServedModels
 from rdukit_serving.server import ServerOptions, serve
-from rdukit_serving.settings import BUNDLE, CHECKPOINT, DRAFT_CHECKPOINT, DRAFT_PEF, PEF
+from rdukit_serving.settings import DRAFT_CHECKPOINT, DRAFT_PEF
 
 if TYPE_CHECKING:
     from rdukit_serving.experts.models import ExpertModels

@@ -47,7 +47,7 @@ class TrainingJournal:
             self.record({"step": step, "split": split, **scores})
 
     def flush(self) -> None:
-        """Hand everything to the operating system; before a checkpoint is written."""
+        """Flush the file to the operating system, before a checkpoint is written."""
         self._stream.flush()
 
     def __enter__(self) -> Self:

@@ -124,7 +124,7 @@ class TrainingRun:
 
     @contextmanager
     def _averaged_weights(self) -> Iterator[None]:
-        """Have the average of the weights on the device meanwhile, if there is one."""
+        """Put the average of the weights, if there is one, on the device within the block."""
         if self._average is None or not self._average.weights:
             yield
             return

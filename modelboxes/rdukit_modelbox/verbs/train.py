@@ -204,7 +204,7 @@ def _picture(context: VerbContext, output: Path, steps: int) -> str:
 
 
 def _in_words(figures: Mapping[str, object], scores: Scores | None) -> str:
-    """Return the figures of the result that people look for, under their names and with its digits."""
+    """Describe a training in one line: its steps, its end, its loss and its scores."""
     words = f"trained {figures['steps']} steps; ended by {figures['ended_by']}"
     if figures["loss"] is not None:
         words += f"; loss {plain(figures['loss'])} (mean of the epoch's steps)"

@@ -259,7 +259,7 @@ class DeviceClient:
 
 
 def describe_exit(status: int) -> str:
-    """Say how a process ended: ``exited with status 3`` or ``was killed by SIGKILL``."""
+    """Describe how a process ended: ``exited with status 3`` or ``was killed by SIGKILL``."""
     if status >= 0:
         return f"exited with status {status}"
     try:

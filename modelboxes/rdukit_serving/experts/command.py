@@ -1,4 +1,4 @@
-"""``rdukit bundle``: look at bundles of experts before they are served."""
+"""``rdukit bundle``: inspect bundles of experts before they are served."""
 
 import json
 from collections.abc import Sequence

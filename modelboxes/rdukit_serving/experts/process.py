@@ -101,7 +101,7 @@ class ExpertProcess:
         await self._ask(kind="load", expert=expert, checkpoint=str(checkpoint), file=str(file), adapters=files)
 
     async def unload(self, expert: str) -> None:
-        """Let the weights of an expert go.
+        """Free the weights of an expert.
 
         Raises:
             Unavailable: the process ended, and they with it.
@@ -141,7 +141,7 @@ class ExpertProcess:
             self._asked.pop(number, None)
 
     def _take(self, message: Mapping[str, Any]) -> None:
-        """Give the events of a packet to the lines of their texts."""
+        """Hand each event of a packet to the line of its text."""
         events: dict[ExpertLine, list[dict[str, Any]]] = {}
         for event in message["events"]:
             number, kind = event["number"], event["kind"]

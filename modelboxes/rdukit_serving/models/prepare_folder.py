@@ -20,15 +20,13 @@ import rdukit
 from rdukit.files.atomic import sha256_of
 from rdukit.files.home import make_folder
 from rdukit.pef.checkpoint_files import LATEST
-from rdukit.settings import home_folder, variables_of
+from rdukit.settings import KERNELS, home_folder, resolve
 
 #: Program that compiles and converts; its last line is a ``PreparedModel`` as JSON.
 PROGRAM: Final = "rdukit_modelbox.artifacts.hub_folder"
 PREPARED: Final = "prepared.json"
 #: Said once a model is served whose native kernels are built meanwhile.
 BUILDS_KERNELS: Final = "native kernels are being built; the server takes them as soon as they are there"
-#: The setting that decides whether a PEF gets native kernels, as a variable.
-_KERNELS: Final = "RDUKIT_KERNELS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +83,12 @@ def prepare_folder(folder: Path | str, context: int | None, precision: str) -> P
         click.exceptions.Exit: the program failed, and printed the reason to stderr.
     """
     place = home_folder() / "cache" / "huggingface"
-    found = find_prepared(Path(folder), place, context, precision)
+    made = prepared_place(Path(folder), place, context, precision)
+    found = find_prepared(made)
     if found is not None:
         return found
     make_folder(place)
-    command = [sys.executable, "-m", PROGRAM, str(os.getpid()), str(folder), str(place), precision]
+    command = [sys.executable, "-m", PROGRAM, str(os.getpid()), str(folder), str(made), precision]
     command += [] if context is None else [str(context)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
@@ -103,11 +102,10 @@ def prepare_folder(folder: Path | str, context: int | None, precision: str) -> P
     return PreparedModel(**json.loads(output.splitlines()[-1]))
 
 
-def find_prepared(folder: Path, place: Path, context: int | None, precision: str) -> PreparedModel | None:
-    """Return what was prepared from the folder below ``place`` with these options; None if it is not complete."""
+def find_prepared(made: Path) -> PreparedModel | None:
+    """Return the model that ``prepared_place`` holds; None if it is not complete."""
     try:
-        made = json.loads((prepared_place(folder, place, context, precision) / PREPARED).read_text())
-        found = PreparedModel(**made)
+        found = PreparedModel(**json.loads((made / PREPARED).read_text()))
     except (OSError, ValueError, TypeError):
         return None
     return found if Path(found.pef).is_file() else None
@@ -120,7 +118,7 @@ def prepared_place(folder: Path, place: Path, context: int | None, precision: st
     version.
     """
     known = [(str(path.relative_to(folder)), status.st_size, status.st_mtime_ns) for path, status in _files_of(folder)]
-    asked = [context, precision, variables_of([_KERNELS]).get(_KERNELS, "auto")]
+    asked = [context, precision, resolve(KERNELS)]
     about = json.dumps([str(folder.resolve()), known, asked, rdukit.__version__], sort_keys=True)
     return place / sha256_of(about.encode())[:24]
 

@@ -93,7 +93,7 @@ class ServedModels:
         return await self.repository.why_not_ready()
 
     async def ensure(self, name: str, version: str) -> ModelVersion:
-        """Return the version that a request means; load the newest trained model if nothing is.
+        """Return the version that a request names; if it names none and none is loaded, load the newest trained model.
 
         Raises:
             NotFound: no such model or version, and nothing to load. Unavailable: it is being loaded by name.

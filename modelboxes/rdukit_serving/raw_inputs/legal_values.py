@@ -96,7 +96,7 @@ def name_of(value: object) -> str | None:
     if value is None or (isinstance(value, float | decimal.Decimal) and math.isnan(value)):
         return None
     if not isinstance(value, _NAMED):
-        raise NotLegal(f"{_short(value)} is no name", "a text or a number")
+        raise NotLegal(f"{_short(value)} is not a name", "a text or a number")
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     text = str(value).strip()

@@ -235,5 +235,5 @@ def decode_pictures(value: Mapping[str, Any] | object) -> list[bytes]:
         try:
             found.append(base64.b64decode(text, validate=True))
         except (binascii.Error, TypeError, ValueError) as cause:
-            raise InvalidArgument(f"picture {index} is no base64: {cause}", picture=index) from cause
+            raise InvalidArgument(f"picture {index} is not base64: {cause}", picture=index) from cause
     return found

@@ -337,7 +337,7 @@ def _check_keys(request: _Request, text: bytes | memoryview) -> None:
 
 
 def _count(parameters: _Parameters, legal: Mapping[str, str], kind: str, name: str | None = None) -> int:
-    """Count the keys that parameters take, their own included, and check them."""
+    """Check parameters, and return their number of JSON keys, with the key ``parameters`` itself."""
     if parameters is msgspec.UNSET:
         return 0
     if not parameters:

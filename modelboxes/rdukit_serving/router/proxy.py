@@ -72,7 +72,9 @@ class RouterDoor:
                 f"({', '.join(router.experts)}) once, and no expert with the router's name"
             )
         if wrong := [name for name in (self.named.name, *names) if not _NAME.fullmatch(name)]:
-            raise InvalidArgument(f"{wrong[0]!r} is not a valid name; expected 1 to 200 of ASCII, without spaces")
+            raise InvalidArgument(
+                f"{wrong[0]!r} is not a valid name; expected 1 to 200 ASCII characters without spaces"
+            )
         if router.model and not self.embeddings:
             raise InvalidArgument(
                 f"this router chooses by vectors of {router.model!r}; give that model's URL (--embeddings)"

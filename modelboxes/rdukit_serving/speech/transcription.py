@@ -85,7 +85,7 @@ class Wanted:
 
 
 def check_wanted(wanted: Wanted, description: SpeechDescription, name: str, heads: int) -> None:
-    """Refuse unsupported options before the audio is decoded. ``heads`` is the number of those that follow audio.
+    """Refuse unsupported options before the audio is decoded. ``heads`` counts the attention heads that follow audio.
 
     Raises:
         InvalidArgument: it lacks the language, timestamps, times of words, a token for prompts, or translations.

@@ -100,7 +100,7 @@ class Turn:
     _has_begun: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def finish(self, take: Callable[[Step], object]) -> Done:
-        """Give all events to ``take`` and return the last."""
+        """Pass all events to ``take``, and return the last."""
         async for event in self.events():
             take(event)
             if isinstance(event, Done):

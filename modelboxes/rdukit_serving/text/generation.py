@@ -121,7 +121,7 @@ class Generation:
             tell(self.number, kind="piece", text="", token=self._told(self.prompt[0]), logprob=None, top=[])
 
     def begin(self, row: Row, kept: int) -> None:
-        """Take a row, in which ``kept`` tokens of the prompt are already."""
+        """Occupy a row that already holds ``kept`` tokens of the prompt."""
         self.row, self.kept = row, kept
 
     @property
@@ -168,7 +168,7 @@ class Generation:
         return Outlook(self._trust.rate, len(self._found))
 
     def propose(self, guess: Sequence[int]) -> None:
-        """Take a draft's guess."""
+        """Set the tokens that the draft model proposes."""
         self._guess = guess
 
     def written(self, tried: int = 0) -> list[tuple[int, int, int, int | None]]:

@@ -300,7 +300,7 @@ class TextProgram:
         return found
 
     def _write_parameters(self, parameters: Mapping[str, torch.Tensor]) -> None:
-        """Put the checkpoint's tensors and the PEF's own on the device; the caches stay zero."""
+        """Copy the tensors of the checkpoint and of the PEF to the device; the caches stay zero."""
         with self._program.checkpointing():
             for symbol, value in text_parameters(self._application.pef, parameters):
                 self._program.write(symbol, value)

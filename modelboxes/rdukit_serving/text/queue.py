@@ -321,7 +321,7 @@ class TextQueue:
                 raise self._refusal or Unavailable("the model was unloaded")
 
     def _take(self, message: Mapping[str, Any]) -> None:
-        """Give each event of a packet to its text; of texts without a caller only the end matters."""
+        """Hand each event of a packet to its text; texts without a caller only need their end."""
         for event in message["events"]:
             number = event["number"]
             if number in self._left:

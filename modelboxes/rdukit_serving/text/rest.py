@@ -166,7 +166,7 @@ class _Routes:
         return JSONResponse({"object": "list", "data": data})
 
     async def get_model(self, request: Request) -> Response:
-        """Describe the model if it has that name; no name, after the last ``/``, means the list."""
+        """Describe the named model; without a name, as in ``/v1/models/``, list the models."""
         name, router = request.path_params["model"], self._models.router
         if router is not None and name == router.name:
             return JSONResponse(_router(name))

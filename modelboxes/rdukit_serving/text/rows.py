@@ -100,9 +100,11 @@ def reads_next(is_reading: Iterable[bool], has_read: bool) -> bool:
 def part_length(lengths: Sequence[int], seconds: Mapping[int, float], step_s: float | None) -> int:
     """Return the largest number of a prompt's tokens to read in the next run.
 
-    ``lengths``: numbers of tokens that a run can read, ascending; ``seconds``: time of a run of each; ``step_s``: usual
-    wait of running texts for a token; None: there are none. A part delays them by as much again, if the shortest can be
-    read so fast.
+    A part delays running texts by at most one usual wait for a token, unless even the shortest part takes longer.
+
+    Args:
+        lengths: numbers of tokens that a run can read, ascending. seconds: time of a run by its length.
+        step_s: usual wait of running texts for a token; None: no text is running.
     """
     if step_s is None:
         return lengths[-1]

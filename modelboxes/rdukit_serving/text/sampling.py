@@ -261,7 +261,7 @@ def log_probabilities(logits_V: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def check_numbers(graph: str, values: NDArray[np.float32]) -> None:
-    """Raise ``RuntimeFault`` if a graph's output holds numbers that nothing can be made of.
+    """Raise ``RuntimeFault`` if a graph's output holds unusable numbers.
 
     Single logits may be -infinity: such tokens are never chosen.
     """

@@ -128,10 +128,10 @@ class FixedDelay(BatchDelayPolicy):
         return 0.0
 
     def end(self, waiting: int) -> None:
-        """Do nothing: no wait is learned from."""
+        """Do nothing: the wait is fixed."""
 
     def answered(self, answered: int, waiting: int, call_s: float) -> None:
-        """Do nothing: no call is learned from."""
+        """Do nothing: the wait does not depend on calls."""
 
 
 def make_delay_policy(max_queue_delay_us: int) -> BatchDelayPolicy:

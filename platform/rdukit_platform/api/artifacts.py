@@ -142,7 +142,7 @@ def pin(request: Request, artifact_id: str, caller: ArtifactsWriter) -> Artifact
 
 @router.delete("/{artifact_id}/pin")
 def unpin(request: Request, artifact_id: str, caller: ArtifactsWriter) -> Artifact:
-    """Take the pin of an artifact away."""
+    """Unpin an artifact."""
     platform = platform_of(request)
     with platform.database.write() as session:
         row = unpin_artifact(session, caller.tenant_id, artifact_id)

@@ -23,7 +23,7 @@ class ContentThreads:
         self._shares: dict[str, anyio.CapacityLimiter] = {}
 
     async def run(self, tenant_id: str, work: Callable[[], Any]) -> Any:
-        """Return what ``work`` returns, in a thread, when it is the tenant's turn."""
+        """Run ``work`` in a thread as soon as the limits allow, and return its result."""
         share = self._shares.setdefault(tenant_id, anyio.CapacityLimiter(MAX_OF_TENANT))
         try:
             async with share:

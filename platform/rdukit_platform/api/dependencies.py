@@ -150,7 +150,7 @@ class Views:
     permission: Permission
 
     async def __call__(self, request: Request, caller: _Known, tenant: ViewedTenant = None) -> Caller:
-        """Return the caller, with the tenant that it looks at. Raises as ``check_permission`` and ``_view_tenant``."""
+        """Return the caller with the tenant that it reads. Raises as ``check_permission`` and ``_view_tenant``."""
         if tenant is None or tenant in (caller.tenant_id, caller.tenant_name):
             check_permission(caller, self.permission)
             return caller
@@ -164,7 +164,7 @@ class Public:
     permission: Permission = PUBLIC
 
     async def __call__(self) -> None:
-        """Let everybody in."""
+        """Allow every request."""
 
 
 def _view_tenant(request: Request, caller: Caller, tenant: str) -> Caller:

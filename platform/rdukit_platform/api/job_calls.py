@@ -88,10 +88,11 @@ def list_jobs(
     cursor: str | None,
     labels: Mapping[str, str],
     search: str = "",
+    box: str | None = None,
 ) -> JobPage:
     """Return a page of the tenant's jobs. Raises as ``listing.find_jobs``."""
     with platform.database.read() as session:
-        found = listing.find_jobs(session, caller.tenant_id, search, state, limit, cursor, labels)
+        found = listing.find_jobs(session, caller.tenant_id, search, state, limit, cursor, labels, box)
     jobs = [show_job(row) for row in found.jobs]
     return JobPage(jobs=jobs, next_cursor=found.next_cursor, searched_to=found.searched_to)
 

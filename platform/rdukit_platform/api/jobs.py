@@ -54,6 +54,7 @@ SEARCH: Final = (
     "Words that each have to occur in a job's name, box, verb, reason, labels or submitter, or begin its id. A page "
     "may have few or no jobs and still a next_cursor, which continues the search."
 )
+BOX: Final = "Only jobs of this box: NAME, or NAME:VERSION of one that the tenant installed. Pages are as those of q."
 #: Largest sequence number that databases can hold.
 LAST = (1 << 63) - 1
 
@@ -90,10 +91,11 @@ def list_(
         Query(max_length=MAX_LABELS, description="KEY=VALUE; repeat for more: jobs with all of these labels."),
     ] = [],  # noqa: B006
     q: Annotated[str, Query(max_length=MAX_SEARCH, description=SEARCH)] = "",
+    box: Annotated[str | None, Query(description=BOX)] = None,
 ) -> JobPage:
     """Return the tenant's jobs, newest first; with ``label`` (key=value), only those with all labels."""
     labels = service.read_labels(label)
-    return job_calls.list_jobs(platform_of(request), caller, state, limit, cursor, labels, q)
+    return job_calls.list_jobs(platform_of(request), caller, state, limit, cursor, labels, q, box)
 
 
 @router.get("/jobs/{job_id}")

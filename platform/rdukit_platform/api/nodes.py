@@ -91,7 +91,7 @@ def list_nodes(platform: Platform) -> list[dict[str, Any]]:
 def change_allocation(
     platform: Platform, node: str, operation: str, by: str, arguments: Mapping[str, object]
 ) -> tuple[str, dict[str, Any]]:
-    """Let a node's daemon change its allocation. Returns the node's name, and the daemon's answer.
+    """Ask a node's daemon to change its allocation. Returns the node's name, and the daemon's answer.
 
     Args:
         node: the node's name, or ``-`` for the platform's only one.

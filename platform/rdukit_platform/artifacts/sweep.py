@@ -105,7 +105,7 @@ def read_carried(session: Session) -> list[str]:
 
 
 def _mark_carried(store: BlobStore, digests: Iterable[str]) -> set[str]:
-    """Return the blobs of partial outputs; if some are missing, their job only starts over."""
+    """Return the digests of all blobs of partial outputs. Missing ones are ignored: their job starts over."""
     marked = set(digests)
     for digest in list(marked):
         with suppress(NotFound, ContentDamaged):

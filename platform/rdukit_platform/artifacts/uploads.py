@@ -142,7 +142,7 @@ class Uploads:
         return number
 
     def store(self, upload: Upload) -> Content:
-        """Bring all files into the store; within ``BlobStore.holding``.
+        """Move all files into the store; within ``BlobStore.holding``.
 
         Raises:
             Conflict: a file is incomplete, or has another digest than announced, and must be sent again.

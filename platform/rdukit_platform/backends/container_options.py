@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from rdukit.box.image import BOX_FOLDER, BOX_LABEL, GRPC_PORT, REST_PORT, USER_ID
 from rdukit.fence.spec import FenceLimits
+from rdukit.settings import HOME
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.fenced import log_place
 
@@ -56,7 +57,7 @@ def container_options(
         "name": f"rdukit-{secrets.token_hex(6)}",
         "labels": labels,
         "environment": {
-            "RDUKIT_HOME": str(spec.state),
+            HOME.variable: str(spec.state),
             "HOME": str(spec.state),
             **log_place(spec, spec.state),
             **spec.environment,

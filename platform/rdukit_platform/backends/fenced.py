@@ -152,7 +152,7 @@ class FencedWires(Closable):
         }
 
     def close(self) -> None:
-        """Let go of them."""
+        """Close the folder. Calling again does nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

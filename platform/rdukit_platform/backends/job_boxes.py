@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from rdukit.box.settings import GRPC
 from rdukit.errors import InvalidArgument
 from rdukit.interfaces import SystemClock
 from rdukit.settings import resolve
@@ -81,9 +82,8 @@ class BoxPlace:
     on_wait: Callable[[Mapping[str, object], str, str], None] | None = None
 
 
-#: Variable of job boxes that are processes: gRPC is unused there, and its server takes a tenth of the start; it sets
-#: ``box.grpc`` of boxes.
-WITHOUT_GRPC: Final[Mapping[str, str]] = {"RDUKIT_BOX_GRPC": "false"}
+#: Variable of job boxes that are processes: gRPC is unused there, and its server takes a tenth of the start.
+WITHOUT_GRPC: Final[Mapping[str, str]] = {GRPC.variable: "false"}
 
 
 def spec_of(

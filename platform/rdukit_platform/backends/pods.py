@@ -13,6 +13,7 @@ from typing import Any, Final
 from rdukit.box.image import BOX_LABEL, GRPC_PORT, REST_PORT, USER_ID
 from rdukit.errors import InvalidArgument
 from rdukit.fence.in_pod import in_pod_command
+from rdukit.settings import HOME
 from rdukit_platform.backends.container_options import EPOCH_LABEL, OWNER_LABEL, box_command
 from rdukit_platform.backends.contract import BoxOwner, BoxSpec, ClaimedFolder
 
@@ -155,7 +156,7 @@ def make_pod(spec: BoxSpec, name: str, rules: PodRules) -> dict[str, Any]:
         *(_mount(path, rules.folders, is_read_only=True) for path in (*spec.mounts, *sockets)),
     ]
     resources = _resources(spec, rules.template)
-    environment = {"RDUKIT_HOME": str(spec.state), "HOME": str(spec.state), **_threads(resources)}
+    environment = {HOME.variable: str(spec.state), "HOME": str(spec.state), **_threads(resources)}
     container: dict[str, Any] = {
         "name": "box",
         "image": spec.image or rules.image,

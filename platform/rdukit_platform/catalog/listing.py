@@ -51,7 +51,7 @@ def get_entry(session: Session, boxes: Boxes, tenant_id: str, text: str, *, with
 
     Raises:
         NotFound: the tenant has nothing of this name.
-        InvalidArgument: a box and an expert are called so.
+        InvalidArgument: a box and an expert have this name.
     """
     kind, _, name = text.partition("/")
     kinds = [EntryKind(kind)] if name and kind in set(EntryKind) else list(EntryKind)

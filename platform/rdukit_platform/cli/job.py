@@ -133,27 +133,31 @@ def _check_alone(option: str, allowed: Collection[str]) -> None:
     help="Show only jobs with all these words in name, box, verb, reason, labels or submitter, or at the beginning of "
         "the id.",
 )  # fmt: skip
+@click.option(
+    "--box", default=None, metavar="BOX", shell_complete=BOXES,
+    help="Show only jobs of this box: NAME, or NAME:VERSION of one that you installed.",
+)  # fmt: skip
 @VIEWED_TENANT
 @show.page_options
 @JSON_OPTION
 @TOKEN_OPTION
 @watchable
 def list_(
-    state: str | None, labels: Sequence[str], search: str | None, tenant: str | None, limit: int, cursor: str | None,
-    as_json: bool,
+    state: str | None, labels: Sequence[str], search: str | None, box: str | None, tenant: str | None, limit: int,
+    cursor: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """List jobs, newest first.
 
     Example: rdukit job list --state failed --label project=genes --search "gpt2 ada@"
 
-    Example: rdukit job list --state running --watch
+    Example: rdukit job list --box gpt2 --state running --watch
     """
     wanted = [f"{key}={value}" for key, value in parse_name_values("--label", labels).items()]
     with connect() as client:
-        asked: dict[str, Any] = {"state": state, "label": wanted or None, "q": search, "tenant": tenant}
+        asked: dict[str, Any] = {"state": state, "label": wanted or None, "q": search, "box": box, "tenant": tenant}
         page = client.get("/v1/jobs", limit=limit, cursor=cursor, **asked)
-        # One answer of a search examines a bounded number of jobs.
-        while search and len(page["jobs"]) < limit and page["next_cursor"]:
+        # One answer examines a bounded number of jobs, so a page with a cursor may be short.
+        while len(page["jobs"]) < limit and page["next_cursor"]:
             more = client.get("/v1/jobs", limit=limit - len(page["jobs"]), cursor=page["next_cursor"], **asked)
             page = {**more, "jobs": [*page["jobs"], *more["jobs"]]}
     columns = ("ID", "NAME", "BOX", "VERB", "STATE", "TRY", "AGE", "WHAT")

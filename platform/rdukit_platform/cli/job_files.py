@@ -110,7 +110,7 @@ def submit_file(file: Path, *, is_dry: bool, wait: bool, as_json: bool) -> None:
 
 
 def check_bodies(bodies: Sequence[Mapping[str, object]], *, as_json: bool) -> None:
-    """Let the platform check jobs without recording them, and print the results.
+    """Have the platform check jobs without recording them, and print the results.
 
     Raises:
         RdukitError: a job is refused; the message names it.

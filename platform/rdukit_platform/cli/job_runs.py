@@ -97,7 +97,7 @@ def profile(job_id: str, output: Path) -> None:
 
 
 def _why_no_profile(job: Mapping[str, Any]) -> str:
-    """Say why a job has no profile, and what to do (pure)."""
+    """Explain why a job has no profile, and what to do (pure)."""
     if not job["profile"]:
         return f"job {job['id']} was submitted without a profile; run it again: rdukit job clone {job['id']} --profile"
     if job["state"] == "succeeded":

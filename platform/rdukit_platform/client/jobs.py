@@ -259,13 +259,15 @@ class Jobs:
         return Job(self._api, JobInfo.of(self._api.get(f"/v1/jobs/{job_id}")))
 
     def list(
-        self, *, state: str | None = None, labels: Mapping[str, str] | None = None, search: str | None = None
-    ) -> Iterator[Job]:
+        self, *, state: str | None = None, labels: Mapping[str, str] | None = None, search: str | None = None,
+        box: str | None = None,
+    ) -> Iterator[Job]:  # fmt: skip
         """Yield jobs with all of ``labels``, newest first; pages are fetched on demand.
 
         Args:
+            box: their box, ``NAME``, or ``NAME:VERSION`` of one that the tenant installed.
             search: words that must all occur in name, box, verb, reason, labels or submitter, or begin the id.
         """
         wanted: Sequence[str] | None = [f"{key}={value}" for key, value in (labels or {}).items()] or None
-        for each in self._api.pages("/v1/jobs", "jobs", state=state, label=wanted, q=search, limit=200):
+        for each in self._api.pages("/v1/jobs", "jobs", state=state, label=wanted, q=search, box=box, limit=200):
             yield Job(self._api, JobInfo.of(each))

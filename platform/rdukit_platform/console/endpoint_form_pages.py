@@ -93,7 +93,7 @@ def scale(request: Request, name: str, caller: EndpointsEditor, given: Given) ->
 
 @router.post("/endpoints/{name}/canary")
 def split(request: Request, name: str, caller: EndpointsEditor, given: Given) -> Response:
-    """Give the canary another part of the calls."""
+    """Change the canary's share of the calls."""
     return _change(request, name, caller, given, ("canary",))
 
 

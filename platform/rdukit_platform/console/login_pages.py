@@ -65,7 +65,7 @@ def begin(request: Request, next: str = "/console/") -> Response:
 
 @router.get("/oidc/callback", dependencies=[PUBLIC_ROUTE])
 def come_back(request: Request, code: str = "", state: str = "", error: str = "", iss: str | None = None) -> Response:
-    """Take the browser that comes back from the issuer, and open a session."""
+    """Open a session for the browser that the issuer sends back."""
     following = "/console/"
     try:
         platform = platform_of(request)
@@ -100,7 +100,7 @@ def device(request: Request, caller: Visitor, code: str = "") -> Response:
 def answer_code(
     request: Request, caller: Visitor, code: Annotated[str, Form()] = "", answer: Annotated[str, Form()] = ""
 ) -> Response:
-    """Let a command in, or keep it out."""
+    """Allow or deny the login of a command."""
     if answer not in ("allow", "deny"):
         raise InvalidArgument(f"the form says {answer[:20]!r}; expected allow, deny")
     platform = platform_of(request)

@@ -240,7 +240,7 @@ def read_pipeline_lines(session: Session, rows: Iterable[PipelineRow], now: floa
 
 
 def holder_pages(session: Session, tenant_id: str, ids: Iterable[str]) -> dict[str, str]:
-    """Return the pages of those of ``ids`` that are jobs of the tenant, or replicas of its endpoints."""
+    """Return the pages of the ``ids`` that name the tenant's jobs, or replicas of its endpoints."""
     found = list(ids)
     jobs = select(JobRow.id).where(JobRow.tenant_id == tenant_id, JobRow.id.in_(found))
     replicas = (

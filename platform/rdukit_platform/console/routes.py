@@ -149,19 +149,23 @@ def log_out(request: Request) -> Response:
 
 
 @router.get("/")
-def all_jobs(request: Request, caller: Visitor, state: str = "", q: SearchWords = "", cursor: str = "") -> Response:
-    """Show all jobs, or those in one state, with some words, or both."""
-    part = _jobs_part(request, caller, state, q, cursor)
+def all_jobs(
+    request: Request, caller: Visitor, state: str = "", q: SearchWords = "", box: str = "", cursor: str = ""
+) -> Response:
+    """Show all jobs, or those that match a state, words and a box."""
+    part = _jobs_part(request, caller, state, q, box, cursor)
     return page(
         request, "jobs.html", section="Jobs", live=part, state=state, states=[str(s) for s in JobState],
-        q=q.strip(), query=job_query,
+        q=q.strip(), box=box.strip(), query=job_query,
     )  # fmt: skip
 
 
 @router.get("/parts/jobs")
-def jobs_part(request: Request, caller: Visitor, state: str = "", q: SearchWords = "", cursor: str = "") -> Response:
+def jobs_part(
+    request: Request, caller: Visitor, state: str = "", q: SearchWords = "", box: str = "", cursor: str = ""
+) -> Response:
     """Return the jobs again."""
-    return fragment(request, _jobs_part(request, caller, state, q, cursor))
+    return fragment(request, _jobs_part(request, caller, state, q, box, cursor))
 
 
 @router.get("/jobs/{job_id}")
@@ -283,21 +287,22 @@ def job_query(**asked: str) -> str:
     return f"?{urlencode(kept)}" if kept else ""
 
 
-def _jobs_part(request: Request, caller: Caller, state: str, q: str, cursor: str) -> Markup:
+def _jobs_part(request: Request, caller: Caller, state: str, q: str, box: str, cursor: str) -> Markup:
     platform = platform_of(request)
-    now = platform.clock.now()
+    now, q, box = platform.clock.now(), q.strip(), box.strip()
+    filters = {"state": state, "q": q, "box": box}
     with platform.database.read() as session:
-        found = listing.find_jobs(session, caller.tenant_id, q, state or None, 50, cursor or None)
+        found = listing.find_jobs(session, caller.tenant_id, q, state or None, 50, cursor or None, box=box or None)
         views = [view_job(show_job(row), now) for row in found.jobs]
         people = name_people(session, [row.submitted_by for row in found.jobs])
         counts = count_tones(platform.counts.read(session, caller.tenant_id, platform.clock))
-    q = q.strip()
-    nodes = [] if state or q else view_nodes(nodes_seen(platform, caller))
+    nodes = [] if any(filters.values()) else view_nodes(nodes_seen(platform, caller))
     return live(
-        request, "jobs", f"/console/parts/jobs{job_query(state=state, q=q, cursor=cursor)}", "_jobs.html",
-        views=views, counts=counts, state=state, q=q, next_cursor=found.next_cursor, searched_to=found.searched_to,
-        here=f"/console/{job_query(state=state, q=q)}", people=people, node=nodes[0] if nodes else {"state": "unknown"},
-        seconds=10 if q else 2,
+        request, "jobs", f"/console/parts/jobs{job_query(**filters, cursor=cursor)}", "_jobs.html",
+        views=views, counts=counts, state=state, q=q, box=box, next_cursor=found.next_cursor,
+        searched_to=found.searched_to,
+        here=f"/console/{job_query(**filters)}", people=people, node=nodes[0] if nodes else {"state": "unknown"},
+        seconds=10 if q or box else 2,
     )  # fmt: skip
 
 

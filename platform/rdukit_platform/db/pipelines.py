@@ -1,4 +1,4 @@
-"""Tables of pipelines, of their schedules and of the runs of those; ``db.models`` has all tables."""
+"""Tables of pipelines, their schedules, and the schedules' runs; ``db.models`` has all tables."""
 
 from sqlalchemy import Double, ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column

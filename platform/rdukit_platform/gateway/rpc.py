@@ -85,6 +85,7 @@ class JobsRpc:
             message.page_token or None,
             labels,
             message.search,
+            message.box or None,
         )
         yield pb.ListResponse(
             jobs=[job_message(job) for job in page.jobs],

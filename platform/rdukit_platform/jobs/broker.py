@@ -77,7 +77,7 @@ class Notifier:
 
 
 def plain_url(broker_url: str) -> str:
-    """Turn Kombu's ``redis+socket://`` into the client's ``unix://``."""
+    """Convert Kombu's ``redis+socket://`` to the client's ``unix://``."""
     return broker_url.replace("redis+socket://", "unix://", 1)
 
 

@@ -98,7 +98,7 @@ def _choices(step: StepRequest, members: Mapping[str, Sequence[str]]) -> list[li
     for source, slots in each.items():
         if f"{source}[0]" not in members.get(source, ()):
             raise InvalidArgument(
-                f"step {step.name!r} takes each job of {source!r}, which is no step before it with for_each; expected "
+                f"step {step.name!r} takes each job of {source!r}; expected an earlier step with for_each: "
                 f"{', '.join(sorted(name for name, of in members.items() if f'{name}[0]' in of)) or 'none'}"
             )
         choices.append(

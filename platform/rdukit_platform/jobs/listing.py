@@ -1,4 +1,4 @@
-"""Pages of a tenant's jobs by state, labels and words, in bounded time, and counts of jobs."""
+"""Pages of a tenant's jobs by state, box, labels and words, in bounded time, and counts of jobs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from rdukit.errors import InvalidArgument
 from rdukit.interfaces import Clock
+from rdukit_platform.catalog.model import read_selector
 from rdukit_platform.db.models import JobLabelRow, JobRow
 from rdukit_platform.db.rows import after_cursor, check_limit, cursor_at, read_page
 from rdukit_platform.jobs.search import LOOKED_THROUGH, MAX_PREFIXED, begins_with, has_words, read_search
@@ -19,6 +20,8 @@ RARE: Final = 2000
 #: A count that took longer than ``SOON_S`` is reused for ``KEPT`` times as long, which bounds the time spent.
 SOON_S: Final = 0.01
 KEPT: Final = 50
+#: Largest number of characters of a box's name.
+MAX_BOX: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,24 +102,27 @@ def find_jobs(
     limit: int = 50,
     cursor: str | None = None,
     labels: Mapping[str, str] | None = None,
+    box: str | None = None,
 ) -> FoundJobs:
     """Return the jobs of ``list_jobs`` that contain all words of ``text``.
 
     ``jobs.search`` names the fields that are searched.
 
+    Args:
+        box: name of the jobs' box, or ``NAME:VERSION`` of one that the tenant installed; None: any.
     Raises:
-        InvalidArgument: unknown state, limit or cursor, or a search that is too long.
+        InvalidArgument: unknown state, limit or cursor, a search that is too long, or no name of a box.
     """
     search, labels = read_search(text), dict(labels or {})
     for key, value in (search.labels or {}).items():
         if key not in labels and _count(session, tenant_id, (key, value)):
             labels[key] = value
     words = [word for word in search.words if word not in {f"{k}={v}".lower() for k, v in labels.items()}]
-    if not words:
+    if not words and box is None:
         rows, following = list_jobs(session, tenant_id, state, limit, cursor, labels)
         return FoundJobs(rows, following)
     _check_state(state)
-    matches = has_words(session, tenant_id, words)
+    matches = has_words(session, tenant_id, words) + ([] if box is None else _of_box(box))
     if search.id_prefix:
         ids = session.scalars(select(JobRow.id).where(begins_with(search.id_prefix)).limit(MAX_PREFIXED)).all()
         # Expressions keep the planner from starting with the tenant's or the state's jobs instead of these few.
@@ -160,6 +166,17 @@ def _look_through(
 def _in_state(state: str | None) -> list[ColumnElement[bool]]:
     """Return the condition on the state as an expression, so that the planner does not begin with it."""
     return [] if state is None else [func.coalesce(JobRow.state, "") == state]
+
+
+def _of_box(box: str) -> list[ColumnElement[bool]]:
+    """Return the conditions on a job's box and, if ``box`` has one, on its version."""
+    selector = read_selector(box)
+    if not selector.name.isprintable() or not 0 < len(selector.name) <= MAX_BOX:
+        raise InvalidArgument(
+            f"box {box[:MAX_BOX]!r} is not a name; expected NAME or NAME:VERSION, as rdukit box list shows it"
+        )
+    version = [] if selector.version is None else [JobRow.box_version == selector.version]
+    return [JobRow.box == selector.name, *version]
 
 
 def _check_state(state: str | None) -> None:

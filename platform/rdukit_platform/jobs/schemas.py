@@ -68,7 +68,7 @@ class RetryPolicy(RequestBody):
         for cause in on or ():
             if cause not in RETRY_CAUSES:
                 raise ValueError(
-                    f"{cause[:80]!r} is no outcome that can be retried; expected {', '.join(sorted(RETRIED))}, and "
+                    f"{cause[:80]!r} cannot be retried; expected {', '.join(sorted(RETRIED))}, and "
                     f"error codes, such as unavailable"
                 )
         return on

@@ -26,7 +26,7 @@ def order(
     database: Database, wake_node: Callable[[str], None], node: str, operation: str, by: str,
     arguments: Mapping[str, object], now: float,
 ) -> dict[str, Any]:  # fmt: skip
-    """Let a worker of a node call an operation of its daemon. Returns the daemon's answer.
+    """Ask a node's worker to call an operation of its daemon. Returns the daemon's answer.
 
     Raises:
         Unavailable: no worker of the node took the order or answered; an untaken order is withdrawn.

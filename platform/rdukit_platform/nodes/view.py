@@ -241,7 +241,7 @@ MAX_FAULTS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class NodeLook:
-    """Look at a node's daemon: its report for people, its capacity, and the jobs and replicas that held tiles."""
+    """Read from a node's daemon: its report for people, its capacity, and the jobs and replicas that held tiles."""
 
     report: dict[str, Any]
     #: ``None``: the daemon does not answer.
@@ -301,7 +301,7 @@ def answers(snd_socket: Path) -> bool:
 
 
 def change_node(snd_socket: Path, operation: str, by: str, arguments: Mapping[str, object]) -> dict[str, Any]:
-    """Let a node's daemon change its allocation. Returns the daemon's answer.
+    """Ask a node's daemon to change its allocation. Returns the daemon's answer.
 
     Args:
         operation, arguments: of the daemon (``docs/design/node.md``).

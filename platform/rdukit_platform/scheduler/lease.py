@@ -150,7 +150,7 @@ class SchedulerLease:
         end_service(self._database, self._service)
 
     def _limit_pause(self, session: Session) -> None:
-        """Let PostgreSQL end this transaction if this process is frozen in it for the lease's length.
+        """Set a timeout of the lease's length, after which PostgreSQL ends this transaction if the process is frozen.
 
         Otherwise its locks, above all on the lease's row, would last as long as the freeze.
         """

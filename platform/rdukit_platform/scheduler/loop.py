@@ -218,7 +218,7 @@ class Scheduler:
         return again
 
     def _watch_attempts(self, now: float) -> tuple[dict[str, float], list[str]]:
-        """Return the lost attempts, each with its lease, and the ids of those beyond their run limits."""
+        """Return the lost attempts, each with its lease, and the ids of attempts beyond their run limits."""
         with self._database.read() as session:
             found, of_parts = read_open_attempts(session), read_part_leases(session)
         leases = {id: each.lease for id, each in found.items() if each.lease is not None} | of_parts

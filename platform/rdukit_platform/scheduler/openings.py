@@ -39,7 +39,7 @@ class _Known:
 
 
 class Openings:
-    """Openings of all nodes without maintenance."""
+    """Cache of the times at which nodes without maintenance have enough tiles for a job."""
 
     def __init__(self, rooms: Rooms, endings: Mapping[int, Sequence[Ending]]) -> None:
         """

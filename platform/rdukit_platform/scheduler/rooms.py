@@ -201,7 +201,7 @@ class Rooms:
         return room.take(need, now, until)
 
     def forget_whys(self) -> None:
-        """Drop the cached reasons of ``why_none``, because another decision begins."""
+        """Drop the cached reasons of ``why_none``, at the beginning of a decision."""
         self._whys.clear()
 
     def why_none(self, need: Need) -> str:

@@ -79,7 +79,7 @@ class RemovedSchedule(BaseModel):
 
 
 def check_schedule(request: ScheduleRequest) -> None:
-    """Refuse an invalid schedule, without a look at its pipeline (pure).
+    """Refuse an invalid schedule; its pipeline is not checked (pure).
 
     Raises:
         IllegalValue: the message says what would be valid.

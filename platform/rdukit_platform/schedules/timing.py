@@ -86,7 +86,7 @@ def read_zone(zone: str) -> ZoneInfo:
         return ZoneInfo(zone)
     except (OSError, ValueError, KeyError) as cause:
         legal = "UTC, or a name of the IANA's such as Europe/Berlin"
-        raise IllegalValue(f"zone is {zone[:80]!r}, which is no time zone; expected {legal}", legal=legal) from cause
+        raise IllegalValue(f"unknown time zone {zone[:80]!r}; expected {legal}", legal=legal) from cause
 
 
 def find_next(cron: str, zone: str, after: float) -> float | None:

@@ -92,7 +92,7 @@ def add_admin(session: Session, organisation: OrganisationRow, email: str, now: 
 
 
 def remove_admin(session: Session, organisation: OrganisationRow, user: str, now: float) -> UserRow:
-    """Remove a user (id or e-mail) as administrator of an organisation, with its tokens in tenants where it is no
+    """Remove a user (id or e-mail) as administrator of an organisation, with its tokens in tenants where it is not a
     member.
 
     Raises:
@@ -101,7 +101,7 @@ def remove_admin(session: Session, organisation: OrganisationRow, user: str, now
     found = get_user(session, user)
     row = session.get(OrganisationAdminRow, (organisation.id, found.id))
     if row is None:
-        raise NotFound(f"{found.email} is no administrator of {organisation.name}; see: rdukit org list")
+        raise NotFound(f"{found.email} does not administer {organisation.name}; see: rdukit org list")
     session.delete(row)
     session.flush()
     _end_where_out(session, found.id, read_organisation(session, organisation).tenants, now)

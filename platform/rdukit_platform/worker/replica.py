@@ -16,6 +16,7 @@ from typing import Any, Final
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
+from rdukit.box.settings import BUNDLE, CHECKPOINT, PEF
 from rdukit.errors import (
     BackendUnavailable,
     Cancelled,
@@ -32,7 +33,7 @@ from rdukit.errors import (
 from rdukit.files.atomic import remove_tree
 from rdukit.files.home import make_folder
 from rdukit.http.unix_sockets import parse_rest_address, rest_address
-from rdukit.settings import SND_SOCKET, resolve
+from rdukit.settings import LEASE, SND_SOCKET, resolve
 from rdukit_platform.backends.contract import BoxOwner, RunningBox
 from rdukit_platform.backends.job_boxes import BoxPlace, OwnBox, spec_of
 from rdukit_platform.catalog.model import Selector
@@ -51,10 +52,6 @@ logger = logging.getLogger(__name__)
 
 #: A replica has one box only, so its epoch is always 1.
 EPOCH: Final = 1
-#: Variables that name the model which a box serves; they set ``box.pef``, ``box.checkpoint``, ``box.bundle``.
-PEF_VARIABLE: Final = "RDUKIT_BOX_PEF"
-CHECKPOINT_VARIABLE: Final = "RDUKIT_BOX_CHECKPOINT"
-BUNDLE_VARIABLE: Final = "RDUKIT_BOX_BUNDLE"
 #: Seconds in the node's queue for tiles, after which the need for them is checked again.
 TILES_S: Final = 2.0
 WATCH_S: Final = 0.2
@@ -179,8 +176,8 @@ class ReplicaRun:
                 bundle = session.get_one(ArtifactRow, self._revision.bundle_id)
                 ids = {each.parent for each in parts_of(session, bundle.id)}
                 parts = session.scalars(select(ArtifactRow).where(ArtifactRow.id.in_(ids))).all()
-            return {BUNDLE_VARIABLE: str(bring_bundle(self._context.store, bundle, parts, incoming))}
-        wanted = {PEF_VARIABLE: self._revision.pef_id, CHECKPOINT_VARIABLE: self._revision.checkpoint_id}
+            return {BUNDLE.variable: str(bring_bundle(self._context.store, bundle, parts, incoming))}
+        wanted = {PEF.variable: self._revision.pef_id, CHECKPOINT.variable: self._revision.checkpoint_id}
         variables = {}
         for variable, artifact_id in wanted.items():
             if artifact_id is None:
@@ -228,7 +225,7 @@ class ReplicaRun:
             with self._context.database.write() as session:
                 replicas.note(session, self._fencing, LOADING, lease["tiles"])
             self._lease = lease
-            environment |= {"RDUKIT_LEASE": f"{lease['id']}:{lease['token']}", SND_SOCKET.variable: str(socket)}
+            environment |= {LEASE.variable: f"{lease['id']}:{lease['token']}", SND_SOCKET.variable: str(socket)}
             return socket
         raise Cancelled("it is no longer wanted")
 

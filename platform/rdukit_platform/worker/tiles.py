@@ -8,19 +8,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from rdukit.box.links import LinkedPart
+from rdukit.box.settings import MEMBERS, PART
 from rdukit.errors import LeaseWithdrawn, NoResources, RdukitError
-from rdukit.settings import SND_SOCKET
+from rdukit.settings import LEASE, SND_SOCKET
 from rdukit.snd import HeldLease, SndClient, connect_patiently
 from rdukit_platform.nodes.topology import NodeLayout, place_members
 from rdukit_platform.nodes.view import view_for_scheduler
-
-#: Variables with the leases of a box's members, and its place in a job on several nodes; they set ``box.members`` and
-#: ``box.part`` of boxes.
-MEMBERS_VARIABLE: Final = "RDUKIT_BOX_MEMBERS"
-PART_VARIABLE: Final = "RDUKIT_BOX_PART"
 
 logger = logging.getLogger(__name__)
 
@@ -53,11 +49,11 @@ def environment_of(leases: Sequence[LeasedTiles], part: LinkedPart | None = None
     """Return the variables that give a box the leases of its members, and its place in the job (pure)."""
     if not leases:
         return {}
-    first = {"RDUKIT_LEASE": leases[0].lease, SND_SOCKET.variable: str(leases[0].socket)}
+    first = {LEASE.variable: leases[0].lease, SND_SOCKET.variable: str(leases[0].socket)}
     if len(leases) == 1 and part is None:
         return first
-    place = {} if part is None else {PART_VARIABLE: part.to_text()}
-    return {**first, MEMBERS_VARIABLE: " ".join(f"{each.lease}@{each.socket}" for each in leases), **place}
+    place = {} if part is None else {PART.variable: part.to_text()}
+    return {**first, MEMBERS.variable: " ".join(f"{each.lease}@{each.socket}" for each in leases), **place}
 
 
 @contextlib.contextmanager

@@ -86,7 +86,7 @@ _FOLLOW_EVERY_S: Final = 0.25
 
 @click.group(cls=ExtensibleGroup, extended_by="rdukit.node.commands")
 def node() -> None:
-    """Run and look at emulated nodes.
+    """Run and inspect emulated nodes.
 
     Example: rdukit node start --platform SN30-8
 

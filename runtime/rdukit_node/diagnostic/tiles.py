@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.errors import RuntimeFault, Unavailable
+from rdukit.settings import DEVICE, LEASE, SND_SOCKET
 from rdukit_node.diagnostic.model import CheckResult, CheckVerdict, TilePlan
-from rdukit_node.settings import TILE_AFFINITY_VARIABLE
+from rdukit_node.settings import ACQUIRE_WAIT_S, NODE, TILE_AFFINITY_VARIABLE
 
 PROGRAM: Final = "rdukit_zoo.diagnostic"
 #: Checks of each tile by level, for progress: sections and memory; at level 3 sections in bf16 too.
 CHECKS: Final = {2: 2, 3: 3}
-_SETTINGS_NOT_TAKEN: Final = ("RDUKIT_LEASE", "RDUKIT_ACQUIRE_WAIT_S", "RDUKIT_DEVICE", TILE_AFFINITY_VARIABLE)
+_SETTINGS_NOT_TAKEN: Final = (LEASE.variable, ACQUIRE_WAIT_S.variable, DEVICE.variable, TILE_AFFINITY_VARIABLE)
 
 
 def count_checks(plan: TilePlan, level: int) -> int:
@@ -43,7 +44,7 @@ def check_tiles(plan: TilePlan, chip: str, level: int, socket: Path) -> Iterator
         "--rdus", ";".join(",".join(map(str, tiles)) for tiles in plan.rdus.values()),
     ]  # fmt: skip
     environment = {name: value for name, value in os.environ.items() if name not in _SETTINGS_NOT_TAKEN}
-    environment |= {"RDUKIT_NODE": "daemon", "RDUKIT_SND_SOCKET": str(socket), "OMP_NUM_THREADS": "1"}
+    environment |= {NODE.variable: "daemon", SND_SOCKET.variable: str(socket), "OMP_NUM_THREADS": "1"}
     rdus = {tiles: rdu for rdu, tiles in plan.rdus.items()}
     # The folder belongs to this process, so an interrupted program leaves nothing.
     with (

@@ -58,7 +58,7 @@ class OutcomeBuilder:
         self._notices.append(Notice(NoticeKind.FAULT, row.comp_name, row.err_uuid, row.fault_uuid, reason))
 
     def cleared(self, row: FaultRow, kind: NoticeKind, by: str) -> None:
-        """Add a fault that is over."""
+        """Add a fault that was cleared."""
         self._cleared.append(row.fault_uuid)
         self._notices.append(Notice(kind, row.comp_name, row.err_uuid, row.fault_uuid, f"{row.fault_type} by {by}"))
 

@@ -72,7 +72,7 @@ class FaultReader(Closable):
             check_writes(connection, path, promised)
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         self._connection.close()
 
     @property

@@ -45,7 +45,7 @@ class SlidingWindow:
         return self.total
 
     def coarse(self) -> tuple[tuple[int, int], ...]:
-        """Return the window in a few entries, for the database: neighbours are added up at the earliest's time."""
+        """Return the window as few entries, for the database; each sums successive ones at the first one's time."""
         entries = list(self._entries)
         step = -(-len(entries) // _COARSE) or 1
         return tuple(

@@ -100,7 +100,7 @@ class FaultStore:
 
     @property
     def is_writable(self) -> bool:
-        """True if the last write worked."""
+        """Return whether the last write worked."""
         return not self._reason
 
     @property
@@ -125,7 +125,7 @@ class FaultStore:
 
     @property
     def is_in_place(self) -> bool:
-        """True unless the path, or its lock's, now has another file than the open one, or no file. Waits for a disk."""
+        """Return whether the open database and lock file still have their paths: neither was replaced or deleted."""
         try:
             is_own = self._place is None or _place_of(self.path) == self._place
             return is_own and (self._lock < 0 or _place_of(lock_path(self.path)) == _place_of(self._lock))
@@ -134,7 +134,7 @@ class FaultStore:
 
     @property
     def was_closed_in_order(self) -> bool:
-        """True if the previous daemon closed the database, or there was no previous daemon."""
+        """Return whether the previous daemon, if there was one, closed the database."""
         return self._was_closed_in_order
 
     def load(self) -> FaultSnapshot:
@@ -385,7 +385,7 @@ def _set_meta(connection: sqlite3.Connection, key: str, value: str) -> None:
 
 
 def _prune(connection: sqlite3.Connection) -> None:
-    """Forget the oldest events, and the oldest rows that are over."""
+    """Delete the oldest events, closed errors and faults, hang logs and applications beyond their limits."""
     connection.execute("DELETE FROM events WHERE number <= (SELECT max(number) FROM events) - ?", (_KEPT_EVENTS,))
     for table, is_over in (
         ("error", "fault_uuid IS NOT NULL AND fault_uuid NOT IN "

@@ -296,7 +296,7 @@ def _window(row: tuple[object, ...]) -> MaintenanceWindow:
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or len(value) > 4096:
-        raise ValueError(f"{str(value)[:80]!r} is no text of 4096 characters at most")
+        raise ValueError(f"{str(value)[:80]!r} is not valid; expected text of up to 4096 characters")
     return value
 
 
@@ -306,7 +306,7 @@ def _find_text(value: object) -> str | None:
 
 def _whole(value: object, least: int = 0) -> int:
     if type(value) is not int or value < least:
-        raise ValueError(f"{str(value)[:80]!r} is no whole number from {least}")
+        raise ValueError(f"{str(value)[:80]!r} is not valid; expected a whole number from {least}")
     return value
 
 
@@ -317,18 +317,18 @@ def _find_whole(value: object) -> int | None:
 def _object(value: object) -> dict[str, object]:
     found = _json(value)
     if not isinstance(found, dict):
-        raise ValueError(f"{str(value)[:80]!r} is no JSON object")  # noqa: TRY004
+        raise ValueError(f"{str(value)[:80]!r} is not valid; expected a JSON object")  # noqa: TRY004
     return found
 
 
 def _recent(value: object) -> tuple[tuple[int, int], ...]:
     found = _json(value)
     if not isinstance(found, list) or len(found) > 64:
-        raise ValueError(f"{str(value)[:80]!r} is no list of 64 times at most")
+        raise ValueError(f"{str(value)[:80]!r} is not valid; expected a list of up to 64 times")
     pairs = []
     for pair in found:
         if not isinstance(pair, list) or len(pair) != 2:
-            raise ValueError(f"{str(pair)[:80]!r} is no time and number")
+            raise ValueError(f"{str(pair)[:80]!r} is not valid; expected a time and a number")
         pairs.append((_whole(pair[0]), _whole(pair[1], 1)))
     return tuple(sorted(pairs))
 
@@ -336,7 +336,7 @@ def _recent(value: object) -> tuple[tuple[int, int], ...]:
 def _json(value: object) -> object:
     text = value if isinstance(value, str) else ""
     if not 0 < len(text) <= 16_384:
-        raise ValueError(f"{str(value)[:80]!r} is no JSON of 16384 characters at most")
+        raise ValueError(f"{str(value)[:80]!r} is not valid; expected JSON of up to 16384 characters")
     try:
         return json.loads(text)
     except RecursionError as cause:

@@ -58,9 +58,9 @@ def apply(tiles: Sequence[int], node_tiles: int) -> dict[str, str]:
 
 
 def leased_cores(tiles: Sequence[int], node_tiles: int) -> list[int]:
-    """Return the host's cores that belong to a lease's tiles, whether the process is bound to them or not.
+    """Return the host's cores that belong to a lease's tiles, even if the process is not bound to them.
 
-    Args: as of ``apply``.
+    Args: those of ``apply``.
     """
     return cores_of(_state_of(os.getpid()).allowed_cores, tiles, node_tiles)
 

@@ -304,7 +304,7 @@ class Allocator:
         return region
 
     def free(self, lease_id: LeaseId, region_id: RegionId) -> None:
-        """Take a region back.
+        """Free a region.
 
         Raises:
             LeaseLost, NotFound: the lease ended or never existed; or the region belongs to another lease.

@@ -71,7 +71,7 @@ class LeaseQueue:
         self._line[waiting.connection] = waiting
 
     def leave(self, connection: int) -> PendingLease | None:
-        """Give up the place, if there is one."""
+        """Remove and return the request of a connection; None if it has none."""
         return self._line.pop(connection, None)
 
     def settle(self, acquire: Callable[[LeaseRequest, int], None], now: float) -> list[SettledRequest]:

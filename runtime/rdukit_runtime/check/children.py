@@ -90,7 +90,7 @@ def _child(job: JudgedFiles, units: Sequence[str], writer: int) -> None:
 
 
 def _fill_new_memory() -> None:
-    """Have glibc's allocator, if it is used, fill new memory with large numbers.
+    """Make glibc's allocator, if it is used, fill new memory with large numbers.
 
     Elements that a kernel fails to write are then not right by chance.
     """

@@ -176,7 +176,7 @@ def _plain(shape: Sequence[int], kind: str, generator: torch.Generator) -> torch
 
 
 def _strew(made: torch.Tensor, numbers: torch.Tensor, generator: torch.Generator) -> None:
-    """Put some of ``numbers`` into a few places."""
+    """Overwrite a few elements with some of ``numbers``."""
     if made.numel():
         count = max(1, made.numel() // _SPARSE)
         places = torch.randperm(made.numel(), generator=generator)[:count]

@@ -53,7 +53,7 @@ class Gloo(Collectives):
         return self._held
 
     def note(self, doing: str) -> None:
-        """Tell this rank's activity between collectives."""
+        """Report this rank's activity between collectives."""
         if self._ports is not None:
             self._ports.note(doing)
 

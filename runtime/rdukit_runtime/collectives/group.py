@@ -72,7 +72,7 @@ class Collectives(ABC):
             self._reduce_scatter(read, written, reduction, f"reduce_scatter {reduction} {describe([read])}")
 
     def all_gather(self, given: torch.Tensor, output: torch.Tensor) -> None:
-        """Put every rank's ``given`` into ``output``, by rank."""
+        """Collect every rank's ``given`` in ``output``, by rank."""
         _check_parts(output, given, self.size, "all_gather makes")
         with writable([output]) as (written,):
             read = given.detach().contiguous()

@@ -55,7 +55,7 @@ def decide(
     name: str, former: Collection[int], here: Collection[int], dead: Collection[int], fewest: int,
     came: Mapping[int, Address] | None = None,
 ) -> RegroupDecision:  # fmt: skip
-    """Decide who goes on.
+    """Decide which ranks continue.
 
     Args:
         former: members of the group that broke. here: members that have come. dead: members whose process has ended.

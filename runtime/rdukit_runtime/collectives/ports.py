@@ -55,7 +55,7 @@ class Seen:
 
 @dataclass(slots=True)
 class _Told:
-    """State that a rank tells: its collective's number and text, whether it is inside, and other work."""
+    """State that a rank reports: its collective's number and text, whether it is inside, and other work."""
 
     number: int = 0
     is_inside: bool = False
@@ -89,19 +89,19 @@ class RankPorts:
             weakref.finalize(self, _close, listener, os.getpid()).atexit = False
 
     def begin(self, number: int, text: str) -> None:
-        """Tell the collective that this rank begins; ``number`` is the same on all ranks."""
+        """Report the collective that this rank begins; ``number`` is the same on all ranks."""
         self._told.number, self._told.text, self._told.is_inside, self._told.is_over = number, text, True, False
 
     def end(self) -> None:
-        """Tell that this rank has finished its collective."""
+        """Report that this rank has finished its collective."""
         self._told.is_inside = False
 
     def note(self, doing: str) -> None:
-        """Tell this rank's activity between collectives."""
+        """Report this rank's activity between collectives."""
         self._told.note = doing
 
     def leave(self) -> None:
-        """Tell that this rank meets no other any more."""
+        """Report that this rank joins no further collective."""
         self._told.number = -1
 
     def look(self) -> list[Seen]:
@@ -191,7 +191,7 @@ def _ask(place: Address | None) -> Seen:
 
 
 def _find_reach(place: Address) -> PortState:
-    """Return the state of a port that has told nothing: the kernel of a stopped process still takes connections."""
+    """Return the state of a port without a report: the kernel of a stopped process still accepts connections."""
     try:
         socket.create_connection(place, _POLL_S).close()
     except ConnectionRefusedError:

@@ -124,7 +124,7 @@ class RankRegion:
         self._words[self.rank * _PAGE // 8 + _STATE] = _IDLE
 
     def leave(self) -> None:
-        """Announce that this rank meets no other any more."""
+        """Announce that this rank joins no further collective."""
         self._words[self.rank * _PAGE // 8 + _STATE] = _LEFT
         for descriptor in self._lives:
             os.close(descriptor)
@@ -157,7 +157,7 @@ class RankRegion:
     # -- channels between two ranks ------------------------------------------------------------------------------------
 
     def send_piece(self, to: int, text: str, data: torch.Tensor) -> None:
-        """Hand at most ``channel_bytes`` bytes (uint8, 1-D) to rank ``to``; return when it has read them.
+        """Send at most ``channel_bytes`` bytes (uint8, 1-D) to rank ``to``; return when it has read them.
 
         Raises:
             InvalidArgument: the receiver expects another text than ``text``. PeerLost: it is gone.

@@ -18,10 +18,10 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from rdukit.errors import InvalidArgument, OutOfDeviceMemory
-from rdukit.settings import resolve
+from rdukit.settings import DEVICE, resolve
 from rdukit.system.allocator import find_glibc
 from rdukit.units import format_bytes
-from rdukit_runtime.settings import DEVICE, ENGINE_TF32, KEEP_MEMORY
+from rdukit_runtime.settings import ENGINE_TF32, KEEP_MEMORY
 
 CPU: Final = torch.device("cpu")
 

@@ -77,7 +77,7 @@ def _scores(
 
 
 def _probabilities(scores_BHLS: torch.Tensor, sums_BHL: torch.Tensor) -> torch.Tensor:
-    """Return a query that may look at nothing gets zeros."""
+    """Return the probabilities of keys for each query; zeros for a query whose keys are all masked."""
     chances = torch.exp(scores_BHLS - sums_BHL.unsqueeze(-1))
     return chances.masked_fill(scores_BHLS == -math.inf, 0.0)
 

@@ -251,7 +251,7 @@ class DeviceTensors:
         return tensor.clone() if name in self._made_slots or tensor.data_ptr() in self._placed_addresses else tensor
 
     def replace(self, name: str, value: torch.Tensor) -> None:
-        """Put ``value`` in the place of a tensor of the same shape and type that passes, such as a gradient."""
+        """Replace a transient tensor, such as a gradient, by ``value`` of the same shape and type."""
         held = self._tensor(name)
         assert value.shape == held.shape and value.dtype == held.dtype and self.symbol(name).kind not in PERSISTENT
         self._slots[self._slot_of[name]] = value

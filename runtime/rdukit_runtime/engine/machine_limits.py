@@ -102,9 +102,9 @@ def renew_limits(
 
 
 def _keep(limits: MachineLimits, former: Sequence[MachineLimits]) -> MachineLimits:
-    """Keep the limits, each figure at least that of ``former``.
+    """Store the limits; each figure is at least that of ``former``, and at least the one stored for fewer threads.
 
-    Programs may use fewer threads than they have, so a figure is at least the one kept for fewer threads.
+    A program may leave threads unused, so more threads never lower a limit.
     """
     kept = _read_kept()
     fewer = [

@@ -57,7 +57,7 @@ class ParameterSet:
         return self._handles  # type: ignore[no-any-return]
 
     def touch(self) -> None:
-        """Bring all pages into memory, with the interpreter lock free; without help of the kernel runs do that."""
+        """Load all pages into memory without the interpreter lock; if the kernel cannot, the first runs load them."""
         begin = self.addresses.start
         if not self._is_mapped:
             return
@@ -65,7 +65,7 @@ class ParameterSet:
             _madvise(begin, self.size, mmap.MADV_WILLNEED)
 
     def close(self) -> None:
-        """Let the memory go. Calling again does nothing."""
+        """Free the memory. Calling again does nothing."""
         if self.tensors:
             take_handles(self._handles, range(len(self.tensors)))
             self.tensors = {}

@@ -13,6 +13,7 @@ import torch
 from rdukit.errors import PefCorrupt, PefMismatch, PefNotAllowed
 from rdukit.pef.kernel import Argument, KernelGraph, KernelNode, Ref, Special, references
 from rdukit.pef.operators import find_signature, is_foreign
+from rdukit.settings import DEVICE
 from rdukit_runtime.engine.device import CPU
 from rdukit_runtime.engine.device_operators import ELSEWHERE, wide_form, widens
 from rdukit_runtime.engine.operand_checks import checked
@@ -26,7 +27,6 @@ from rdukit_runtime.engine.optimizer_operators import OPERATORS as OPTIMIZER_OPE
 from rdukit_runtime.engine.quantized_weights import WEIGHT_OPERATORS
 from rdukit_runtime.engine.threads import in_one_thread
 from rdukit_runtime.engine.torch_private import OpOverload, has_cuda_kernel
-from rdukit_runtime.settings import DEVICE
 
 #: Our operators by name, including our replacements of torch operators.
 OPERATORS: Final = {
@@ -169,7 +169,7 @@ def _callable_of(op: str) -> Callable[..., Any]:
             ) from cause
         raise PefCorrupt(f"the PEF names operator {op!r}, which torch {torch.__version__} does not have") from cause
     if not isinstance(found, OpOverload):
-        raise PefCorrupt(f"the PEF names operator {op!r}, which is no operator of torch")
+        raise PefCorrupt(f"the PEF names operator {op!r}, which is not an operator of torch")
     return found
 
 

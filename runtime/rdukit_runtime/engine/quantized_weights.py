@@ -106,7 +106,7 @@ def _pack(numbers_NGE: torch.Tensor) -> torch.Tensor:
 
 
 def _in_blocks(values: torch.Tensor) -> torch.Tensor:
-    """Bring values [N, parts, ...] into the order [blocks, parts, rows of the block, ...]; the shape stays."""
+    """Reorder values [N, parts, ...] to [blocks, parts, rows of the block, ...] in memory; the shape stays."""
     return _turn(values, lambda block, rows, parts: block.reshape(-1, rows, *block.shape[1:]).transpose(1, 2))
 
 
@@ -116,7 +116,7 @@ def _in_rows(values: torch.Tensor) -> torch.Tensor:
 
 
 def _turn(values: torch.Tensor, order: Callable[[torch.Tensor, int, int], torch.Tensor]) -> torch.Tensor:
-    """Bring complete blocks of rows, and the rows after them, into an order that ``order`` gives for some blocks."""
+    """Reorder complete blocks of rows, and the rows after them; ``order`` reorders some blocks at a time."""
     complete = len(values) // _BLOCK * _BLOCK
     pieces = [(values[:complete], _BLOCK), (values[complete:], len(values) - complete)]
     turned = [order(piece, rows, piece.shape[1]).reshape(piece.shape) for piece, rows in pieces if len(piece)]

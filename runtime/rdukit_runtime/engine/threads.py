@@ -95,7 +95,7 @@ class LeasedThreads:
         return former
 
     def end(self, former: int) -> None:
-        """Give the program its own number back."""
+        """Restore the program's own number of threads."""
         if torch.get_num_threads() != former:
             torch.set_num_threads(former)
 

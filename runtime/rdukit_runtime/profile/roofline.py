@@ -24,7 +24,7 @@ _SQUARE: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Rectangle:
-    """Pixels; ``top`` is above ``bottom``."""
+    """A rectangle in pixels; ``top`` is the smaller coordinate."""
 
     left: float
     top: float

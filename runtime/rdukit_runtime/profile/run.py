@@ -175,7 +175,7 @@ _LOOK_UP_GRADIENT: Final = "aten.embedding_dense_backward.default"
 
 
 def fill_program(program: LoadedProgram, kernels: Mapping[str, KernelGraph]) -> None:
-    """Put such values into every input, parameter and buffer, in place."""
+    """Overwrite every input, parameter and buffer with such values."""
     bounds = index_bounds(program.pef, kernels)
     generator = torch.Generator().manual_seed(_SEED)
     with torch.no_grad():

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from rdukit.settings import KERNELS
 from rdukit.units import format_seconds
 from rdukit_runtime.profile.pef import Bound
 from rdukit_runtime.profile.step import BreakdownRow
@@ -212,8 +213,8 @@ def _mode(facts: ProgramFacts) -> Iterator[Advice]:
     else:
         spent = sum(section.host_ns for section in portable)
         diagnosis = f"{len(portable)} sections run operator by operator: {format_seconds(spent / 1e9)}."
-        change = "RDUKIT_KERNELS=native   # for compile: fails with the reason"
-        apply = ProgramChange(variables={"RDUKIT_KERNELS": "native"})
+        change = f"{KERNELS.variable}=native   # for compile: fails with the reason"
+        apply = ProgramChange(variables={KERNELS.variable: "native"})
         assumes = "native sections take their limit and two calls; those with matrix products save calls alone"
     yield Advice(diagnosis, change, _without(facts, saved), assumes, apply=apply)
 
@@ -265,7 +266,7 @@ def _precision(facts: ProgramFacts) -> Iterator[Advice]:
 
 
 def _saved_copying(facts: ProgramFacts, own: str) -> float:
-    """Return what transfers and conversions take less in the other precision; negative: they take longer, in ns.
+    """Return the ns that transfers and conversions would save in the other precision; negative: they take longer.
 
     The program's tensors keep their dtype, and time goes with the bytes read and written: a copy of an element moves 8
     in f32 and 4 in bf16, a conversion between them 6. Conversions to f32 may be of other dtypes, so they stay as now.

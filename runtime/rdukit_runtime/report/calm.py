@@ -32,7 +32,7 @@ def run_groups(recording: ProcessRecording) -> list[tuple[int, int]]:
 
 
 def calm_part(recording: ProcessRecording) -> ProcessRecording:
-    """Return a recording of the calmer half of the groups alone; the whole one if it has fewer than four groups."""
+    """Return a recording of only the calmer half of the groups; all of it if there are fewer than four groups."""
     groups = run_groups(recording)
     if len(groups) < LEAST_GROUPS:
         return recording

@@ -20,6 +20,7 @@ from rdukit import __version__
 from rdukit.errors import NotFound, RdukitError
 from rdukit.pef.file import LoadedPef, read_pef
 from rdukit.pef.kernel import KernelGraph
+from rdukit.settings import DEVICE, KERNELS
 from rdukit.telemetry.model import Span
 from rdukit.units import format_bytes, format_date, format_seconds
 from rdukit_runtime.engine.machine_limits import MachineLimits, limits_file, load_limits
@@ -41,13 +42,14 @@ from rdukit_runtime.report.facts import (
 )
 from rdukit_runtime.report.flame import flame_boxes
 from rdukit_runtime.report.page import MOST_LINES, PagePicture, ReportPage, SourceLine
+from rdukit_runtime.settings import ENGINE_THREADS
 
 #: Most runs that the roofline takes medians of.
 _MOST_RUNS: Final = 1000
 #: Characters of a line of source.
 _MOST_TEXT: Final = 160
 #: Variables that decide how fast a program runs.
-_VARIABLES: Final = ("OMP_NUM_THREADS", "RDUKIT_ENGINE_THREADS", "RDUKIT_DEVICE", "RDUKIT_KERNELS")
+_VARIABLES: Final = ("OMP_NUM_THREADS", ENGINE_THREADS.variable, DEVICE.variable, KERNELS.variable)
 
 
 def build_page(

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from rdukit.errors import InvalidArgument
 from rdukit.pef.model import CONSTANTS, NO_EVALUATION, UNSAVED_STATE
+from rdukit.settings import KERNELS
 from rdukit_runtime.profile.comparison import CONFIDENCE, make_ratio
 from rdukit_runtime.profile.recording import ProcessRecording
 from rdukit_runtime.profile.step import BreakdownRow
@@ -166,6 +167,6 @@ def compile_options(metadata: Mapping[str, Any], change: ProgramChange) -> dict[
     Args:
         metadata: the PEF's, which records its compile options.
     """
-    dropped = _NOT_OPTIONS | ({"kernels"} if "RDUKIT_KERNELS" in change.variables else frozenset())
+    dropped = _NOT_OPTIONS | ({KERNELS.name} if KERNELS.variable in change.variables else frozenset())
     kept = {key: value for key, value in metadata.items() if key.isidentifier() and key not in dropped}
     return kept | {name.replace("-", "_"): value for name, value in change.options.items()}

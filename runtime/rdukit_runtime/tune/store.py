@@ -21,14 +21,12 @@ from rdukit import __version__
 from rdukit.files.atomic import write_atomic
 from rdukit.files.locks import sole_lock
 from rdukit.pef.model import Pef
-from rdukit.settings import home_folder, variables_of
+from rdukit.settings import KERNELS, home_folder, resolve
 from rdukit.system.cpu import cpu_signature
 from rdukit_runtime.sambatune.config import TuneConfig
 
 logger = logging.getLogger(__name__)
 
-#: The setting that decides whether a PEF gets native kernels, as a variable.
-_KERNELS: Final = "RDUKIT_KERNELS"
 #: Version of the files; it changes with the meaning of a field.
 SCHEMA: Final = 1
 #: Most results of a file; the oldest are dropped.
@@ -133,8 +131,7 @@ def points_file(config: TuneConfig) -> Path:
 
 def forms_of(config: TuneConfig) -> str:
     """Return the form in which a program's sections run: ``portable`` if the setting ``kernels`` says so."""
-    found = variables_of([_KERNELS], {**os.environ, **config.env})
-    return "portable" if found.get(_KERNELS) == "portable" else "native"
+    return "portable" if resolve(KERNELS, environ={**os.environ, **config.env}) == "portable" else "native"
 
 
 def measured_file() -> Path:

@@ -21,10 +21,12 @@ from typing import Any, Final
 from rdukit.errors import NotFound, RdukitError, RuntimeFault
 from rdukit.files.owned import scratch_folder
 from rdukit.pef.file import LoadedPef, read_pef
+from rdukit.settings import DEVICE, KERNELS
 from rdukit_runtime.engine.machine_limits import MachineLimits
 from rdukit_runtime.engine.portable import count_operators
 from rdukit_runtime.profile.pef import SectionWork, limit_dtype, limits_of
 from rdukit_runtime.sambatune.config import TuneConfig
+from rdukit_runtime.settings import ENGINE_TF32, ENGINE_THREADS
 from rdukit_runtime.tune.search import LEAST, TuneCandidate, choose_next, estimate
 from rdukit_runtime.tune.space import Point, option_words, point_key
 from rdukit_runtime.tune.store import CompiledPoint, ResultFile, digest_of, forms_of
@@ -33,13 +35,13 @@ _NAME: Final = "tuned"
 #: Variables that decide how fast a PEF runs.
 _VARIABLES: Final = (
     "OMP_NUM_THREADS",
-    "RDUKIT_DEVICE",
-    "RDUKIT_ENGINE_THREADS",
-    "RDUKIT_ENGINE_TF32",
-    "RDUKIT_KERNELS",
+    DEVICE.variable,
+    ENGINE_THREADS.variable,
+    ENGINE_TF32.variable,
+    KERNELS.variable,
 )
 #: Variables of a compile that only predicts.
-_PORTABLE: Final[Mapping[str, str]] = {"RDUKIT_KERNELS": "portable"}
+_PORTABLE: Final[Mapping[str, str]] = {KERNELS.variable: "portable"}
 #: Projected seconds of two equal PEFs differ by less.
 _SAME_S: Final = 1e-12
 #: Best points that are measured again, and the share of the best speed from which on they are near.

@@ -17,13 +17,12 @@ from rdukit.files.atomic import write_atomic, write_json_atomic
 from rdukit.pef import read_pef
 from rdukit.pef.model import CONSTANTS, UNSAVED_STATE
 from rdukit.pef.picture import draw_pef
-from rdukit.settings import resolve
+from rdukit.settings import KERNELS, resolve
 from rdukit.telemetry.model import Attribute
 from rdukit.telemetry.spans import span
 from rdukit_compiler import (
     ARCH,
     HOST_FALLBACK,
-    KERNELS,
     PRECISION,
     CompileOptions,
     ConsoleReporter,

@@ -37,7 +37,7 @@ MAKE_GRADIENTS: Final = "_make_grads"
 
 
 def mark_stepped(optimizer: torch.optim.Optimizer) -> None:
-    """Tell torch's learning rate schedulers that the optimizer has made a step."""
+    """Notify torch's learning rate schedulers that the optimizer has made a step."""
     optimizer._opt_called = True  # type: ignore[attr-defined]
 
 

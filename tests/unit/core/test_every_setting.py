@@ -228,6 +228,11 @@ def settings() -> dict[str, Setting[Any]]:
 
 
 SETTINGS: Final = settings()
+#: Other names of this form in the product: macros of kernels' C++, an example, and a variable of Compose.
+OTHER_NAMES: Final = frozenset({
+    "RDUKIT_DATABASE_PASSWORD", "RDUKIT_FLOAT_ONEDNN", "RDUKIT_HOME_SIZE", "RDUKIT_NATIVE_BF16",
+    "RDUKIT_OWN_LINEAR", "RDUKIT_ROWS_SWEEP", "RDUKIT_SECTION", "RDUKIT_WINOGRAD",
+})  # fmt: skip
 #: Variable → the name of its setting.
 VARIABLES: Final = {setting.variable: name for name, setting in SETTINGS.items()}
 
@@ -410,3 +415,12 @@ def test_variables_of_the_vendor_and_of_opentelemetry_are_ours(tmp_path: Path) -
     }
     environ = {"RDUKIT_HOME": str(tmp_path), "CCL_TIMEOUT": "30"}
     assert resolve(SETTINGS["distributed.timeout_s"], environ=environ) == 30.0
+
+
+def test_variables_that_the_product_names_belong_to_settings() -> None:
+    shipped = [root for root in ROOTS if root != "benchmarks"]
+    files = [path for root in shipped for path in sorted((CHECKOUT / root).rglob("*.py"))]
+    named = {(name, path.name) for path in files for name in re.findall(r"\bRDUKIT_[A-Z0-9_]+\b", path.read_text())}
+    known = OTHER_NAMES | VARIABLES.keys()
+    assert sorted(pair for pair in named if pair[0] not in known) == []
+    assert {name for name, _ in named} >= OTHER_NAMES, "leave out names that are gone"

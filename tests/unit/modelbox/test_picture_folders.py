@@ -154,7 +154,7 @@ def test_what_is_no_picture_is_refused(content: bytes) -> None:
     "value", [[], {}, {"images": "x"}, {"images": [], "more": 1}, {"images": ["?"]}, {"images": [1]}]
 )
 def test_a_request_of_another_form_is_refused(value: object) -> None:
-    with pytest.raises(InvalidArgument, match=r"the request must be|is no base64"):
+    with pytest.raises(InvalidArgument, match=r"the request must be|is not base64"):
         decode_pictures(value)
 
 

@@ -135,7 +135,7 @@ ROW = {"since": "2021-05-06", "city": "Oslo", "fee": 12.5}
         ({**ROW, "since": ""}, "row 1, column 'since': no value; expected a value"),
         ({**ROW, "fee": "12a"}, "row 1, column 'fee': '12a' is not a number"),
         ({**ROW, "fee": [1]}, "row 1, column 'fee': .* is not a number"),
-        ({**ROW, "city": {}}, "row 1, column 'city': .* is no name"),
+        ({**ROW, "city": {}}, "row 1, column 'city': .* is not a name"),
         ({**ROW, "fee": 10**400}, "row 1, column 'fee': .* not finite"),
         ({**ROW, "since": "yesterday"}, "row 1, column 'since': 'yesterday' is not a date"),
         ([1, 2, 3], "row 1 is not an object; expected values by column name"),

@@ -9,13 +9,12 @@ import pytest
 from rdukit.box.links import STORE_PORT, LinkedPart, part_address, read_part
 from rdukit.errors import InvalidArgument, RdukitError
 from rdukit.fence.spec import ALIAS
-from rdukit.settings import SND_SOCKET
+from rdukit.settings import LEASE, SND_SOCKET
 from rdukit_modelbox.operations.child import main
 from rdukit_modelbox.operations.forks import can_fork_members
 from rdukit_modelbox.operations.members import MemberLease, find_part, other_members, place_of, read_members
 from rdukit_modelbox.training.members import Members
 from rdukit_node.leases.launch import read_launch
-from rdukit_node.settings import LEASE
 from rdukit_runtime.settings import DISTRIBUTED_TOKEN
 from support import shows
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import update
@@ -97,6 +98,26 @@ def test_a_word_with_an_equals_sign_that_is_no_label_is_a_word(lab: Tenant) -> N
     assert lab.find("lr=0.1") == [named]
 
 
+def test_jobs_of_one_box_are_found_by_its_exact_name_with_and_without_a_version(lab: Tenant) -> None:
+    builtin, old, new = (lab.submit(float(at), name=name, labels={"k": "1"}) for at, name in enumerate(("a", "b", "c")))
+    with lab.database.write() as session:
+        for job, version in ((old, 1), (new, 2)):
+            session.execute(update(JobRow).where(JobRow.id == job).values(box="ours", box_version=version))
+
+    def of_box(box: str, text: str = "", **asked: Any) -> list[str]:
+        with lab.database.read() as session:
+            return [row.id for row in listing.find_jobs(session, lab.id, text, box=box, **asked).jobs]
+
+    assert of_box("counter") == [builtin]
+    assert of_box("ours") == of_box("ours", labels={"k": "1"}) == of_box("ours", state="queued") == [new, old]
+    assert of_box("ours:1") == of_box("ours@1") == of_box("ours", "b") == of_box("ours:1", old[:9]) == [old]
+    assert of_box("our") == of_box("ours:3") == of_box("counter:1") == of_box("ours", state="failed") == []
+    assert of_box("ours", labels={"k": "2"}) == of_box("counter", "b") == of_box("counter", old[:9]) == []
+    for wrong in ("", ":1", "ours:new", "ours:0", "a\x00b", "x" * 129):
+        with pytest.raises(InvalidArgument, match="expected"):
+            of_box(wrong)
+
+
 def test_nobody_finds_another_tenants_jobs(database: Database, lab: Tenant) -> None:
     other = Tenant(database, "other")
     theirs = other.submit(1.0, other.user, name="secret", labels={"project": "genes"})
@@ -104,16 +125,19 @@ def test_nobody_finds_another_tenants_jobs(database: Database, lab: Tenant) -> N
         assert lab.find(text) == [] and other.find(text) == [theirs], text
 
 
-@pytest.mark.parametrize("asked", ["needle", "needle k=1"])
+@pytest.mark.parametrize("asked", ["needle", "needle k=1", "box"])
 def test_it_goes_on_where_it_stopped_looking(lab: Tenant, monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+    words, box = ("", "other") if asked == "box" else (asked, None)
     monkeypatch.setattr(listing, "LOOKED_THROUGH", 3)
     names = ["needle", *["hay"] * 7, "needle", "needle"]
     # Two at the same time each: what came last on a page is told by its id.
     ids = [lab.submit(float(number // 2), name=name, labels={"k": "1"}) for number, name in enumerate(names)]
+    with lab.database.write() as session:
+        session.execute(update(JobRow).where(JobRow.name == "needle").values(box="other"))
     found, cursor, reached = list[str](), None, list[float | None]()
     while True:
         with lab.database.read() as session:
-            page = listing.find_jobs(session, lab.id, asked, limit=1, cursor=cursor)
+            page = listing.find_jobs(session, lab.id, words, limit=1, cursor=cursor, box=box)
         found += [row.id for row in page.jobs]
         reached.append(page.searched_to)
         cursor = page.next_cursor

@@ -35,7 +35,7 @@ def said(model: type[BaseModel], body: object) -> str:
         (JobRequest, {**JOB, "run_limit_s": 1e9}, "run_limit_s is 1000000000; expected a number from 1 to 31536000"),
         (JobRequest, {**JOB, "labels": {"a": 1}}, "labels.a is 1; expected a text of up to 128 characters"),
         (JobRequest, {**JOB, "labels": {"My Project": "a"}}, "labels has the key 'My Project'; expected a key that "),
-        (JobRequest, {**JOB, "retry": {"on": ["x"]}}, "retry.on: 'x' is no outcome that can be retried; expected "),
+        (JobRequest, {**JOB, "retry": {"on": ["x"]}}, "retry.on: 'x' cannot be retried; expected "),
         (JobRequest, {**JOB, "deadline": "soon"}, "deadline is 'soon'; expected a time with its zone, such as "),
         (JobRequest, {"box": "logreg"}, "verb is missing; expected a text of 1 to 128 characters"),
         (JobRequest, [], "the body is []; expected the keys box, constraint, deadline, "),

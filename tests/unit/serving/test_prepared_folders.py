@@ -29,9 +29,9 @@ def prepare(folder: Path, place: Path, native: str = "native.pef") -> PreparedMo
 def test_a_folder_with_another_file_is_prepared_again(file: str, tmp_path: Path) -> None:
     folder, place = tmp_path / "folder", tmp_path / "place"
     made = prepare(folder, place)
-    assert find_prepared(folder, place, None, "auto") == made
+    assert find_prepared(prepared_place(folder, place, None, "auto")) == made
     (folder / file).write_text("something longer than before")
-    assert find_prepared(folder, place, None, "auto") is None
+    assert find_prepared(prepared_place(folder, place, None, "auto")) is None
 
 
 def test_other_options_and_another_setting_of_kernels_are_prepared_again(
@@ -39,22 +39,22 @@ def test_other_options_and_another_setting_of_kernels_are_prepared_again(
 ) -> None:
     folder, place = tmp_path / "folder", tmp_path / "place"
     made = prepare(folder, place)
-    assert find_prepared(folder, place, 64, "auto") is None
-    assert find_prepared(folder, place, None, "f32") is None
+    assert find_prepared(prepared_place(folder, place, 64, "auto")) is None
+    assert find_prepared(prepared_place(folder, place, None, "f32")) is None
     monkeypatch.setenv("RDUKIT_KERNELS", "portable")
-    assert find_prepared(folder, place, None, "auto") is None
+    assert find_prepared(prepared_place(folder, place, None, "auto")) is None
     monkeypatch.delenv("RDUKIT_KERNELS")
-    assert find_prepared(folder, place, None, "auto") == made
+    assert find_prepared(prepared_place(folder, place, None, "auto")) == made
 
 
 def test_a_removed_or_damaged_result_is_prepared_again(tmp_path: Path) -> None:
     folder, place = tmp_path / "folder", tmp_path / "place"
     made = prepare(folder, place)
     Path(made.pef).unlink()
-    assert find_prepared(folder, place, None, "auto") is None
+    assert find_prepared(prepared_place(folder, place, None, "auto")) is None
     Path(made.pef).touch()
     (Path(made.checkpoint) / PREPARED).write_text('{"box": "llama"')
-    assert find_prepared(folder, place, None, "auto") is None
+    assert find_prepared(prepared_place(folder, place, None, "auto")) is None
 
 
 def test_native_kernels_are_built_where_they_are_missing(tmp_path: Path) -> None:

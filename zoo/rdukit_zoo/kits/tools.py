@@ -51,7 +51,7 @@ def calculate(sum: str) -> float:
 
 
 def clock() -> str:
-    """Tell the time in UTC."""
+    """Return the time in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

@@ -67,8 +67,8 @@ class RotaryScaling:
         """
         if self.kind == "dynamic" and positions > self.original_length:
             raise InvalidArgument(
-                f"a context of {positions} tokens with rotary scaling 'dynamic'; expected at most "
-                f"{self.original_length} (rotary_original_length), where it changes nothing"
+                f"a context of {positions} tokens is too long for rotary scaling 'dynamic', which then depends on the "
+                f"length of each text; expected at most {self.original_length} (rotary_original_length)"
             )
 
     def stretch(self, frequencies_R: torch.Tensor, base: float, positions: int) -> torch.Tensor:

@@ -44,7 +44,7 @@ class BertEmbeddings(nn.Module):
         return embedded
 
     def _positions(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return rows of the table: in RoBERTa and MPNet, padding has its own row and is not counted."""
+        """Return each token's row of the position table; RoBERTa and MPNet skip padding, which has a row of its own."""
         if self.padding is None:
             return torch.arange(tokens.shape[1])
         is_token = (tokens != self.padding).long()
@@ -52,7 +52,7 @@ class BertEmbeddings(nn.Module):
 
 
 class BertSelfAttention(nn.Module):
-    """Attention of all tokens to all that ``seen`` marks, or with its bias: broadcast to [B, H, T, T]."""
+    """Attention of all tokens to those that ``seen`` [broadcasts to B, H, T, T] marks, or with it as a bias."""
 
     def __init__(self, sizes: BertSizes) -> None:
         super().__init__()

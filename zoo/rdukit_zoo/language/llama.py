@@ -244,7 +244,7 @@ def config_of_sizes(sizes: Mapping[str, SizeValue]) -> dict[str, Any]:
 
 
 def written_out(sizes: Mapping[str, SizeValue]) -> dict[str, SizeValue]:
-    """Return sizes of which none stands for another, without those of rotary positions that have no effect."""
+    """Return the sizes with defaults filled in, without sizes of rotary positions that have no effect."""
     known = LlamaSizes(**sizes)  # type: ignore[arg-type]
     found = asdict(replace(known, key_value_heads=known.groups, head_width=known.width_of_head))
     unused = ROTARY_SIZES[known.rotary_kind]

@@ -38,7 +38,7 @@ def _build_norm(sizes: Seq2SeqSizes) -> nn.Module:
 class Seq2SeqAttention(nn.Module):
     """Attention of states [B, T, C] to themselves, or to the states of a source.
 
-    ``kept`` is how many tokens of each of ``texts`` its caches hold.
+    The caches hold ``kept`` tokens of each of ``texts`` texts.
     """
 
     def __init__(self, sizes: Seq2SeqSizes, *, is_decoder: bool, kept: int, texts: int) -> None:

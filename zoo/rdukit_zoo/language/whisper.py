@@ -26,7 +26,7 @@ _LONGEST_PERIOD = 10_000
 class WhisperAttention(nn.Module):
     """Attention of states [B, T, C] to themselves, or to the states of the encoder.
 
-    Only keys have no bias. ``kept`` is how many tokens or states of each of ``texts`` its caches hold.
+    Only keys have no bias. The caches hold ``kept`` tokens or states of each of ``texts`` texts.
     """
 
     def __init__(self, width: int, heads: int, kept: int, texts: int) -> None:

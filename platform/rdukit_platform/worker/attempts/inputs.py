@@ -1,4 +1,4 @@
-"""Inputs and outputs of an attempt: inputs, own box, check of tiles; outputs, and refusals in the audit log."""
+"""Inputs and outputs of an attempt: fetch inputs and own box, check tiles, keep outputs, record refusals."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack
