@@ -154,7 +154,8 @@ def shards(change_index: Callable[[dict[str, str]], object], twice: bool = False
     def change(folder: Path) -> None:
         weights = load_file(folder / "model.safetensors")
         (folder / "model.safetensors").unlink()
-        names, index = sorted(weights), {}
+        names = sorted(weights)
+        index: dict[str, str] = {}
         for number, chosen in enumerate((names[::2], names[1::2])):
             tensors = {name: weights[name].to((torch.bfloat16, torch.float16)[number]) for name in chosen}
             if twice:

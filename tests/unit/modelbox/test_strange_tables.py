@@ -30,7 +30,7 @@ COLUMN = arrow.array([1, 2, 3, 4])
 
 def preprocess(data: Path, output: Path, **changed: Any) -> VerbResult:
     context = RecordingContext(load_box(find_box_file("mlp")))
-    usual = {"normalize": "as_is", "limit": 0, "test_ratio": 0.0, "columns": "", "categorical": ""}
+    usual: dict[str, Any] = {"normalize": "as_is", "limit": 0, "test_ratio": 0.0, "columns": "", "categorical": ""}
     return preprocess_rows(context, {**usual, "label_column": "label", **changed}, {"data": data}, output)
 
 
@@ -159,7 +159,8 @@ def test_names_with_commas_are_quoted_and_told_so(tmp_path: Path) -> None:
         split_names('"a, b')
     text = '"size, cm",x,label\n' + "".join(f"7,{n % 5},{'ab'[n % 2]}\n" for n in range(30))
     (tmp_path / "t.csv").write_text(text)
-    (told,) = preprocess(tmp_path / "t.csv", tmp_path).figures["findings"]  # type: ignore[misc]
+    found: Any = preprocess(tmp_path / "t.csv", tmp_path).figures["findings"]
+    (told,) = found
     assert told.endswith('leave it out with exclude="size, cm"')
     assert table(tmp_path / "..", text, exclude='"size, cm"').feature_names == ("x",)
 
@@ -167,7 +168,8 @@ def test_names_with_commas_are_quoted_and_told_so(tmp_path: Path) -> None:
 def findings(folder: Path, header: str, rows: list[str]) -> list[str]:
     (folder / "t.csv").write_text("\n".join([header, *rows]) + "\n")
     done = preprocess(folder / "t.csv", folder, missing="zero")
-    return list(done.figures.get("findings", []))  # type: ignore[call-overload]
+    found: Any = done.figures.get("findings", [])
+    return list(found)
 
 
 def test_blanks_that_say_the_label_are_reported(tmp_path: Path) -> None:
