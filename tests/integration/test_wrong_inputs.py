@@ -112,7 +112,7 @@ TABLES: Final[list[tuple[str, Write, dict[str, Any], str]]] = [
     ("a line of JSON that is none", csv('{"age": 1, "label": "a"}\n{"age":\n', "t.jsonl"), {}, r"t\.jsonl:2"),
     ("a nested value", csv('{"age": [1], "label": "a"}\n', "t.jsonl"), {}, r"t\.jsonl(:1| has no row)"),
     ("a row with another key", csv('{"age": 1, "label": "a"}\n{"ag": 1, "label": "a"}\n', "t.jsonl"), {},
-     r"t\.jsonl:2"),
+     r"t\.jsonl:1, column 'ag': no value"),
     ("no Parquet", data(b"PAR1 no", "t.parquet"), {}, r"t\.parquet"),
     ("a list in Parquet", parquet([{"age": [1.0], "label": "a"}] * 3), {}, r"t\.parquet:1, column 'age'"),
     ("no archive of arrays", data(b"no", "t.npz"), {}, r"t\.npz"),

@@ -26,7 +26,7 @@ from tokenizers import Tokenizer
 
 import rdukit
 from rdukit.cli import exit_on_error
-from rdukit.errors import NotFound
+from rdukit.errors import InvalidArgument, NotFound
 from rdukit.files.atomic import sha256_of, sha256_of_file, write_json_atomic
 from rdukit.pef.checkpoint_files import LATEST, PICTURE_FILE
 from rdukit.pef.identity import metadata_of
@@ -232,7 +232,8 @@ def write_checkpoint(
         head: replaces the folder's head, for a classifier with other classes.
         beside: an adapter's tensors, which are added to the folder's or replace them.
     Raises:
-        NotFound, InvalidArgument: there are no weights, or they are damaged or of another model.
+        NotFound, InvalidArgument: there are no weights, or they are damaged, or of another model, or to be trained and
+            not finite.
     """
     target.mkdir()
     stored = {**sizes, "num_classes": hub.sizes["num_classes"]} if head else sizes
@@ -241,6 +242,12 @@ def write_checkpoint(
     # Tensors are mapped from the source files; only transposed ones are copied.
     tensors = {name: tensor.contiguous() for name, tensor in read_tensors(hub, model)}
     if keeps_tied:
+        odd = next((name for name, value in tensors.items() if not torch.isfinite(value).all()), None)
+        if odd is not None:
+            raise InvalidArgument(
+                f"{hub.path}: {odd} has values that are NaN or infinite; expected finite weights, so download or save "
+                "the model again"
+            )
         for name, other in shared_names(model, hub.hub).items():
             first, second = (name, other) if name in tensors else (other, name)
             tensors[second] = tensors[first].clone()

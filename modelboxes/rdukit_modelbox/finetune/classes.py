@@ -11,6 +11,8 @@ from typing import Final
 import torch
 
 from rdukit.errors import InvalidArgument
+from rdukit_modelbox.preprocessing.columns import MAX_CATEGORIES, are_class_numbers
+from rdukit_modelbox.preprocessing.passages import read_cell, read_class
 from rdukit_modelbox.preprocessing.picture_rows import classes_of_pictures
 from rdukit_modelbox.preprocessing.row_run import TABLES
 from rdukit_modelbox.preprocessing.sources import RowErrors, find_sources
@@ -48,11 +50,15 @@ def choose_classes(hub: HubFolder, data: Path) -> ChosenClasses:
             f"{hub.path}/config.json: problem_type is {problem!r}; expected {_ONE_CLASS!r} or none, because each "
             "sample has one class"
         )
-    found = classes_of_pictures(data) if hub.entry.task == PICTURES else _text_classes(data)
-    is_numbered = all(name.isdecimal() for name in found)
+    known = identity_of(hub).classes
+    if hub.entry.task == PICTURES:  # the names of folders count, also if they are numbers
+        found = classes_of_pictures(data)
+        is_numbered = not known and found == tuple(map(str, range(len(found))))
+    else:
+        found = _text_classes(data)
+        is_numbered = are_class_numbers(found)
     count = int(max(found, key=int)) + 1 if is_numbered else len(found)
     names = () if is_numbered else found
-    known = identity_of(hub).classes
     is_same = count == hub.sizes[CLASSES] and (not names or not known or names == known)
     if count < 2:
         raise InvalidArgument(f"{data.name} has only the class {found[0]}; expected two or more classes")
@@ -62,14 +68,21 @@ def choose_classes(hub: HubFolder, data: Path) -> ChosenClasses:
 def _text_classes(data: Path) -> tuple[str, ...]:
     found: set[str] = set()
     for source in find_sources(data, "**/*", "auto", TABLES):
-        for line, row in rows_of(source, RowErrors(skips=False), [0]):
+        for line, row in rows_of(source, RowErrors(skips=False, may_skip=False), [0]):
             for column in (TEXT_COLUMN, LABEL_COLUMN):
-                if row.get(column) is None or not str(row[column]).strip():
+                value = row.get(column)
+                if value is None or not str(value).strip():
                     raise InvalidArgument(
                         f"{source.name}:{line}: no {column}; expected {TEXT_COLUMN} and {LABEL_COLUMN} in each row",
                         file=source.name, line=line, column=column,
                     )  # fmt: skip
-            found.add(str(row[LABEL_COLUMN]))
+            read_cell(source, line, TEXT_COLUMN, row[TEXT_COLUMN])
+            found.add(read_class(source, line, LABEL_COLUMN, row[LABEL_COLUMN]))
+            if len(found) > MAX_CATEGORIES:
+                raise InvalidArgument(
+                    f"{source.name}:{line}: over {MAX_CATEGORIES} different labels; expected a class in {LABEL_COLUMN}",
+                    file=source.name, line=line, column=LABEL_COLUMN,
+                )  # fmt: skip
     if not found:
         raise InvalidArgument(f"{data.name} has no rows; expected rows with {TEXT_COLUMN} and {LABEL_COLUMN}")
     return tuple(sorted(found))

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import write_atomic
-from rdukit_modelbox.preprocessing.sources import Format, SourceFile, find_sources, read_line_blocks
+from rdukit_modelbox.preprocessing.sources import Format, RowErrors, SourceFile, find_sources, read_line_blocks
+from rdukit_modelbox.preprocessing.table_rows import column_names, rows_of
 from rdukit_modelbox.preprocessing.text_records import TEXT_FORMATS
 from rdukit_serving.text.chat_template import ChatRenderer, ChatTemplate, find_chat_template
 
@@ -52,18 +53,49 @@ def prepare_examples(data: Path, model: Path, end_of_text: str, target: Path) ->
     """
     sources = find_sources(data, "**/*", "auto", TEXT_FORMATS)
     if sources[0].format is not Format.JSONL:
-        return PreparedData(data, PAIRS if sources[0].format in {Format.CSV, Format.PARQUET} else TEXT)
+        if sources[0].format is Format.TXT:
+            return PreparedData(data, TEXT)
+        _check_rows(sources)
+        return PreparedData(data, PAIRS)
     kind = _kind_of(next(json_lines(sources)))
     if kind == PAIRS:
+        for line in json_lines(sources):
+            for pair in line.value if isinstance(line.value, list) and line.value else [line.value]:
+                _check_pair(line.place, pair)
         return PreparedData(data, kind)
     if kind == TEXT:
-        records: Iterator[Any] = (_text_of(line) for line in json_lines(sources))
+        texts = (_text_of(line) for line in json_lines(sources))
+        records: Iterator[Any] = ({"prompt": "", "completion": text} for text in texts)
     elif kind == PREFERENCES:
         records = iter(asyncio.run(_preference_records(list(json_lines(sources)), model, end_of_text)))
     else:
         records = iter(asyncio.run(_chat_records(list(json_lines(sources)), _template_of(model), end_of_text)))
     write_atomic(target, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode())
     return PreparedData(target, kind)
+
+
+def _check_rows(sources: Sequence[SourceFile]) -> None:
+    """Refuse tables whose rows are no prompts with completions; a missing prompt is an empty one."""
+    for source in sources:
+        columns = column_names(source)
+        lacking = [name for name in ("prompt", "completion") if name not in columns]
+        if lacking:
+            raise InvalidArgument(
+                f"{source.name} has no column {lacking[0]!r}; its columns are {', '.join(columns) or 'none'}; expected "
+                "prompt and completion; chats and preference pairs are JSON lines",
+                file=source.name, column=lacking[0],
+            )  # fmt: skip
+        for number, row in rows_of(source, RowErrors(skips=False, may_skip=False), [0]):
+            _check_pair(f"{source.name}:{number}", {**row, "prompt": row["prompt"] or ""})
+
+
+def _check_pair(place: str, pair: object) -> None:
+    values = pair if isinstance(pair, Mapping) else {}
+    prompt, completion = values.get("prompt"), values.get("completion")
+    if not isinstance(prompt, str) or not isinstance(completion, str) or not completion.strip():
+        raise InvalidArgument(
+            f'{place}: expected {{"prompt": …, "completion": …}}, two texts, of which the completion is not empty'
+        )
 
 
 def _template_of(model: Path) -> ChatTemplate:
@@ -99,6 +131,10 @@ def json_lines(sources: Sequence[SourceFile]) -> Iterator[_Line]:
                 place, found = f"{source.name}:{number}", True
                 try:
                     value = json.loads(text)
+                    if b"\\u" in text:
+                        json.dumps(value, ensure_ascii=False).encode()
+                except UnicodeError as cause:
+                    raise InvalidArgument(f"{place}: not UTF-8, or half a character; expected {_EXPECTED}") from cause
                 except (ValueError, RecursionError) as cause:
                     raise InvalidArgument(f"{place}: not JSON: {cause}; expected {_EXPECTED}") from cause
                 yield _Line(place, value)
@@ -110,6 +146,9 @@ def _kind_of(line: _Line) -> str:
     value = line.value[0] if isinstance(line.value, list) and line.value else line.value
     if isinstance(value, str):
         return TEXT
+    keys = [key for key in _KINDS if isinstance(value, Mapping) and key in value]
+    if len(keys) > 1:
+        raise InvalidArgument(f"{line.place}: it has {' and '.join(keys)}; expected keys of one kind: {_EXPECTED}")
     kind = kind_of_record(value)
     if kind is None:
         raise InvalidArgument(f"{line.place}: expected {_EXPECTED}")
@@ -123,7 +162,7 @@ def kind_of_record(value: object) -> str | None:
 
 def _text_of(line: _Line) -> str:
     text = line.value.get("text") if isinstance(line.value, dict) else line.value
-    if not isinstance(text, str) or not text:
+    if not isinstance(text, str) or not text.strip():
         raise InvalidArgument(f'{line.place}: expected a text, as {{"text": …}} or in quotes')
     return text
 
@@ -131,6 +170,8 @@ def _text_of(line: _Line) -> str:
 async def _chat_records(lines: Sequence[_Line], template: ChatTemplate, end_of_text: str) -> list[dict[str, str]]:
     renderer = ChatRenderer()
     try:
+        for line in lines:
+            _refuse_tools(line)
         return [record for line in lines for record in await _turns(line, template, end_of_text, renderer)]
     finally:
         await renderer.close()
@@ -146,9 +187,10 @@ async def _preference_records(lines: Sequence[_Line], model: Path, end_of_text: 
 
 
 async def _preference(line: _Line, model: Path, end_of_text: str, renderer: ChatRenderer) -> dict[str, str]:
+    _refuse_tools(line)
     value = line.value if isinstance(line.value, dict) else {}
     prompt, *answers = (value.get(name) for name in ("prompt", "chosen", "rejected"))
-    if all(isinstance(text, str) and text for text in (prompt, *answers)):
+    if all(isinstance(text, str) and text.strip() for text in (prompt, *answers)):
         made = {"prompt": str(prompt), "chosen": str(answers[0]), "rejected": str(answers[1])}
     elif all(isinstance(messages, list) for messages in answers) and isinstance(prompt, list | None):
         template = _template_of(model)
@@ -166,6 +208,14 @@ async def _preference(line: _Line, model: Path, end_of_text: str, renderer: Chat
     if made["chosen"] == made["rejected"]:
         raise InvalidArgument(f"{line.place}: chosen and rejected are the same; expected two that differ")
     return {**made, "place": line.place}
+
+
+def _refuse_tools(line: _Line) -> None:
+    for key in ("tools", "functions"):
+        if isinstance(line.value, Mapping) and line.value.get(key):
+            raise InvalidArgument(
+                f"{line.place}: {key} are not read, so prompts would lack them; expected lines with messages alone"
+            )
 
 
 async def _turns(
@@ -186,6 +236,11 @@ async def _turns(
                     "and completion"
                 )
             completion = whole.removeprefix(prompt)
+            if not completion.strip():
+                raise InvalidArgument(
+                    f"{line.place}: the chat template writes nothing for message {index}; expected one that writes the "
+                    "assistant's messages"
+                )
             if end_of_text:
                 completion = completion.rstrip("\n").removesuffix(end_of_text)
             found.append({"prompt": prompt, "completion": completion})
@@ -206,6 +261,12 @@ def _messages(line: _Line) -> list[dict[str, Any]]:
         if message["role"] not in ROLES:
             raise InvalidArgument(
                 f"{line.place}: message {index} has the role {message['role']!r}; expected one of {', '.join(ROLES)}"
+            )
+        odd = next((key for key in ("weight", "train") if key in message and message[key] not in (1, True)), "")
+        if odd:
+            raise InvalidArgument(
+                f"{line.place}: message {index} has {odd} {message[odd]!r}; expected 1 or no {odd}, because each turn "
+                "of the assistant is learnt"
             )
         if message["role"] == "assistant" and not message["content"].strip():
             raise InvalidArgument(

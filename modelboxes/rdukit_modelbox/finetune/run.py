@@ -54,6 +54,7 @@ from rdukit_modelbox.finetune.seq2seq import SourcesWithTargets, seq2seq_box, to
 from rdukit_modelbox.preprocessing.arrays import Arrays
 from rdukit_modelbox.preprocessing.augmentation import augmentation_parameters
 from rdukit_modelbox.preprocessing.picture_processor import picture_parameters
+from rdukit_modelbox.preprocessing.tokenizer import load_tokenizer
 from rdukit_modelbox.tasks.base import Task
 from rdukit_modelbox.tasks.frozen_weights import BASE_PRECISIONS, F32
 from rdukit_modelbox.tasks.program import ModelProgram
@@ -64,7 +65,7 @@ from rdukit_modelbox.verbs.evaluate import run_evaluate
 from rdukit_modelbox.verbs.train import run_train
 from rdukit_serving.shape import TRAIN, Shape
 from rdukit_serving.text.chat_template import TOKENIZER_FILE
-from rdukit_zoo.checkpoints.folder import HubFolder, identity_of, open_hub_folder
+from rdukit_zoo.checkpoints.folder import HubFolder, identity_of, open_hub_folder, read_optional_json
 from rdukit_zoo.registry import GENERATES_TEXT, TEXT_TO_TEXT, ModelEntry, SizeValue
 
 #: Folder in the output from which a later run continues.
@@ -146,6 +147,9 @@ def finetune(
         request.hub, request.adapter, request.options, request.classes, request.sizes
     )  # fmt: skip
     if work is None:
+        for place in filter(Path.is_dir, (hub.path, folder, data)):
+            if output.resolve().is_relative_to(place.resolve()):
+                raise InvalidArgument(f"{output} lies in {place}, which it would change; expected --output elsewhere")
         stamps = [_stamp(hub.path), *([_stamp(folder)] if adapter else [])]
         work = _begin(output, {"folder": stamps, "data": [str(data.resolve()), *_stamp(data)], **asdict(options)})
     output.mkdir(parents=True, exist_ok=True)
@@ -246,6 +250,12 @@ def _prepare(context: VerbContext, request: _Request, data: Path, work: Path) ->
         dataset = write_records(work / "data", texts, hub.entry, hub, sizes)
         return _Data(PAIRS, dataset, len(texts["train"]["tokens"]), (SourcesWithTargets(), hub.entry))
     if request.is_language:
+        known = load_tokenizer(hub.path).vocabulary
+        if known > int(sizes["vocabulary"]):
+            raise InvalidArgument(
+                f"{hub.path / TOKENIZER_FILE} has {known} tokens, but the model {sizes['vocabulary']}; expected at "
+                "most as many: save the model again after resize_token_embeddings, or remove the added tokens"
+            )
         examples = prepare_examples(data, hub.path, _end_of_text(hub.path), work / "examples.jsonl")
     else:
         examples = PreparedData(data, hub.entry.task)
@@ -324,11 +334,10 @@ def _begin(output: Path, asked: Mapping[str, object]) -> Path:
     """
     work, note = output / WORK, output / WORK / "asked.json"
     digest = sha256_of(json.dumps(asked, sort_keys=True).encode())
-    if note.is_file():
-        if json.loads(note.read_text()).get("digest") == digest:
-            return work
-        if not (work / "train").exists() and list(output.iterdir()) == [work]:
-            shutil.rmtree(work)
+    if note.is_file() and json.loads(note.read_text()).get("digest") == digest:
+        return work
+    if work.is_dir() and not (work / "train").exists() and list(output.iterdir()) == [work]:
+        shutil.rmtree(work)  # also one without a note, of a process that was killed before it
     if output.exists() and any(output.iterdir()):
         raise Conflict(f"{output} contains other files; name another folder with --output, or remove it")
     work.mkdir(parents=True, exist_ok=True)
@@ -350,7 +359,7 @@ def _fresh(folder: Path) -> Path:
 def _end_of_text(folder: Path) -> str:
     """Return the token at the end of a text from the tokenizer's configuration; empty if it names none."""
     path = folder / "tokenizer_config.json"
-    value = json.loads(path.read_text()).get("eos_token") if path.is_file() else None
+    value = read_optional_json(path).get("eos_token")
     text = value.get("content") if isinstance(value, dict) else value
     return text if isinstance(text, str) else ""
 

@@ -165,7 +165,7 @@ def _records(data: Path) -> Iterator[tuple[str, dict[str, str]]]:
     if sources[0].format is Format.JSONL:
         rows: Iterator[tuple[str, Any]] = ((line.place, line.value) for line in json_lines(sources))
     else:
-        bad = RowErrors(skips=False)
+        bad = RowErrors(skips=False, may_skip=False)
         rows = ((f"{file.name}:{line}", row) for file in sources for line, row in rows_of(file, bad, [0]))
     for place, row in rows:
         found = True

@@ -3,7 +3,9 @@
 Axes: N rows of a block, C numbers of a row, K categorical columns.
 """
 
-from collections.abc import Mapping, Sequence
+import csv
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -112,13 +114,30 @@ _DISTINCT: Final = (
 
 
 def split_names(value: ParameterValue) -> tuple[str, ...]:
-    """Return the names in a text with commas between them."""
-    return tuple(name.strip() for name in str(value).split(",") if name.strip())
+    """Return the names in a text with commas between them; a name with a comma stands in double quotes.
+
+    Raises:
+        IllegalValue: a quote has no end.
+    """
+    try:
+        fields = next(csv.reader([str(value).replace("\n", " ")], skipinitialspace=True, strict=True), [])
+    except csv.Error as cause:
+        raise IllegalValue(
+            f'{value!r} is no list of names: {cause}; expected names between commas, with commas as "a, b"'
+        ) from cause
+    return tuple(name.strip() for name in fields if name.strip())
+
+
+def as_name(name: str) -> str:
+    """Return a name as ``split_names`` reads it."""
+    return '"' + name.replace('"', '""') + '"' if any(mark in name for mark in ',"') else name
 
 
 Floats = NDArray[np.float32]
 #: More names than this in a column, or classes, are refused: they are not categories.
 MAX_CATEGORIES: Final = 10_000
+#: A class by its number, less than ``MAX_CATEGORIES``.
+_NUMBERED_CLASS: Final = re.compile(r"0|[1-9]\d{0,3}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +239,8 @@ class NameCounts:
             self.counts[name] = self.counts.get(name, 0) + 1
         if len(self.counts) > MAX_CATEGORIES:
             raise InvalidArgument(
-                f"{self.what} has more than {MAX_CATEGORIES} different values; expected a column of categories"
+                f"{self.what} has more than {MAX_CATEGORIES} different values; expected a column of categories, or "
+                "leave it out with exclude"
             )
 
 
@@ -240,14 +260,21 @@ def known_names(counts: Mapping[str, int], rare_below: int) -> tuple[str, ...]:
     return (*common, OTHER) if len(common) < len(counts) else tuple(common)
 
 
+def are_class_numbers(names: Iterable[str]) -> bool:
+    """Return whether names are whole numbers from 0, each in its only form, so that none is that of another class."""
+    return all(_NUMBERED_CLASS.fullmatch(name) for name in names)
+
+
 def classes_of(labels: Sequence[str]) -> dict[str, int]:
     """Class of each label: whole numbers from 0 are their own classes, others are counted in their order.
+
+    Numbers with leading zeros are names, so that ``01`` and ``1`` differ.
 
     Raises:
         InvalidArgument: there is no label.
     """
     if not labels:
         raise InvalidArgument("there is no label")
-    if all(label.isascii() and label.isdigit() and int(label) < MAX_CATEGORIES for label in labels):
+    if are_class_numbers(labels):
         return {label: int(label) for label in labels}
     return {label: index for index, label in enumerate(sorted(labels))}

@@ -19,9 +19,11 @@ from tokenizers import Tokenizer
 from rdukit.errors import IllegalValue, InvalidArgument
 from rdukit.pef.identity import tokenizer_digest
 from rdukit_modelbox.contract.allowed_values import ParameterValue
+from rdukit_modelbox.preprocessing.columns import are_class_numbers
 from rdukit_modelbox.preprocessing.sources import Format, RowErrors, SourceFile, find_sources, read_line_blocks
 from rdukit_modelbox.preprocessing.table_rows import rows_of
 from rdukit_modelbox.preprocessing.tokenizer import load_tokenizer
+from rdukit_serving.raw_inputs.legal_values import NotLegal, name_of
 from rdukit_zoo.datasets.passages import CLASSIFY, MASK, PADDING, SEPARATE, TOKENS, mask_tokens
 
 FORMATS: Final = (Format.TXT, Format.CSV, Format.JSONL, Format.PARQUET)
@@ -148,9 +150,37 @@ def _read(source: SourceFile, text_column: str, label_column: str) -> Iterator[t
                     "with "
                     f"{'text_column' if column == text_column else 'label_column'}"
                 )
-            if row[column] is None or not str(row[column]).strip():
-                raise InvalidArgument(f"{source.name}:{number}: {column} is empty")
-        yield str(row[text_column]), str(row[label_column]) if label_column else ""
+        text = read_cell(source, number, text_column, row[text_column])
+        yield text, read_class(source, number, label_column, row[label_column]) if label_column else ""
+
+
+def read_cell(source: SourceFile, line: int, column: str, value: object) -> str:
+    """Return a text or a class as text; whole numbers have no point.
+
+    Raises:
+        InvalidArgument: it is missing, or neither text nor number.
+    """
+    reason = "is empty"
+    try:
+        found = value if isinstance(value, str) else name_of(value)
+    except NotLegal as fault:
+        found, reason = None, fault.reason
+    if found is None or not found.strip():
+        raise InvalidArgument(
+            f"{source.name}:{line}: {column} {reason}; expected a text or a number in each row",
+            file=source.name, line=line, column=column,
+        )  # fmt: skip
+    return found
+
+
+def read_class(source: SourceFile, line: int, column: str, value: object) -> str:
+    """Return the name of a class without spaces around it; ``1.0`` is the class 1. Words such as ``none`` are classes.
+
+    Raises:
+        InvalidArgument: as ``read_cell``.
+    """
+    text = read_cell(source, line, column, value).strip()
+    return (name_of(text) if text.endswith(".0") else None) or text
 
 
 def _number(labels: Sequence[str], classes: int) -> tuple[NDArray[np.int64], tuple[str, ...]]:
@@ -160,7 +190,7 @@ def _number(labels: Sequence[str], classes: int) -> tuple[NDArray[np.int64], tup
         IllegalValue: their number differs from the model's, or a number exceeds it.
     """
     found = sorted(set(labels))
-    if all(name.isdecimal() for name in found):
+    if are_class_numbers(found):
         if int(max(found, key=int)) >= classes:
             raise IllegalValue(
                 f"the data have class {max(found, key=int)}; expected 0 to {classes - 1}; set num_classes",

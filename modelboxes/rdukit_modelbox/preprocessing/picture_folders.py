@@ -19,7 +19,7 @@ from rdukit_modelbox.preprocessing.row_run import SPLITS, picture_splits
 from rdukit_modelbox.preprocessing.sources import Format, SourceFile, find_sources
 from rdukit_modelbox.preprocessing.table_rows import SPLIT_NAMES
 from rdukit_modelbox.verbs.context import Progress, VerbContext
-from rdukit_serving.raw_inputs.pictures import BadPicture, PicturePreprocessing
+from rdukit_serving.raw_inputs.pictures import LEGAL_PICTURE, BadPicture, PicturePreprocessing
 
 #: Mean and deviation of each channel on the scale 0..1: ImageNet's usual ones; and those that give -1..1.
 NORMALISATIONS: Final[Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]] = {
@@ -93,6 +93,10 @@ def read_picture_folder(
     number = {name: index for index, name in enumerate(classes)}
     splits = picture_splits(sources)
     splits_N = None if splits is None else np.array([splits[source.name] for source in sources])
+    if splits_N is not None:
+        trained = {name for name, split in zip(names, splits_N.tolist(), strict=True) if split == 0}
+        for name in sorted(set(classes) - trained):
+            context.log(f"class {name!r} has no picture to train on, only to test; a model cannot learn it")
     return PictureFolder(pictures_NCYX, np.array([number[name] for name in names], np.int64), made, splits_N)
 
 
@@ -102,7 +106,18 @@ def picture_classes(data: Path) -> tuple[str, ...]:
     Raises:
         NotFound, InvalidArgument: there are no pictures, or one is in no folder of a class.
     """
-    return tuple(sorted({_class_of(source) for source in find_sources(data, "**/*", "auto", (Format.IMAGES,))}))
+    sources = find_sources(data, "**/*", "auto", (Format.IMAGES,))
+    used = {source.path.parent for source in sources}
+    used |= {above for folder in used for above in folder.parents}
+    for folder in sorted(path for path in data.rglob("*") if path.is_dir() and path not in used):
+        if not any(part.startswith(".") for part in folder.relative_to(data).parts):
+            kind = "is a link, which is not followed" if folder.is_symlink() else "has no picture that can be read"
+            raise InvalidArgument(
+                f"{folder.relative_to(data)} {kind}; expected a folder with {LEGAL_PICTURE} for each class, and no "
+                "others",
+                file=str(folder.relative_to(data)),
+            )  # fmt: skip
+    return tuple(sorted({_class_of(source) for source in sources}))
 
 
 def preprocessing_of(
@@ -141,6 +156,13 @@ def _class_of(source: SourceFile) -> str:
             "or train/CLASS/… and test/CLASS/…",
             file=source.name,
         )
+    try:
+        parents[-1].encode()
+    except UnicodeEncodeError as cause:
+        raise InvalidArgument(
+            f"{source.name.encode(errors='replace').decode()}: the name of its folder is not UTF-8; expected another "
+            "name, which the model's answers will have"
+        ) from cause
     return parents[-1]
 
 

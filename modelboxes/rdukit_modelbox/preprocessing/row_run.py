@@ -17,7 +17,7 @@ from rdukit_modelbox.preprocessing.columns import Floats, RowBlock, RowPreproces
 from rdukit_modelbox.preprocessing.external_shuffle import Assignment
 from rdukit_modelbox.preprocessing.progress import KILOBYTE, ProgressReporter, WorkFolder
 from rdukit_modelbox.preprocessing.sources import Format, RowErrors, SourceFile
-from rdukit_modelbox.preprocessing.table_rows import find_layout, read_table
+from rdukit_modelbox.preprocessing.table_rows import check_other_tables, find_layout, read_table
 from rdukit_modelbox.verbs.context import VerbContext
 from rdukit_serving.raw_inputs.layout import TableLayout
 
@@ -46,7 +46,7 @@ class RowRun:
         """Find the layout, which is that of the first file.
 
         Raises:
-            InvalidArgument: it has no row, or not the columns that the request names.
+            InvalidArgument: it has no row, or not the columns that the request names, or another file has others.
         """
         layout = find_layout(sources[0], request) if sources[0].format in TABLES else None
         if request.split_column and layout is None:
@@ -54,6 +54,8 @@ class RowRun:
                 f"split_column is {request.split_column!r}, but {sources[0].name} is not a table; expected .csv, .tsv, "
                 ".jsonl or .parquet, or files whose names begin with train, dev and test"
             )
+        if layout is not None:
+            check_other_tables(sources, layout, request)
         return cls(context, request, sources, given_splits(sources), layout, work)
 
     def blocks(self, bad: RowErrors, stage: str) -> Iterator[tuple[RowBlock, NDArray[np.int64], NDArray[np.int64]]]:

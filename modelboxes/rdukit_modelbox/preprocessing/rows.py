@@ -173,7 +173,11 @@ class _Tally:
         categorical = run.layout.categorical if run.layout else ()
         is_number = run.request.predict == NUMBER_LABEL
         self.target = NumberLabels() if is_number else None
-        self.audit = TableAudit(run.layout.numeric, categorical, has_classes=not is_number) if run.layout else None
+        self.audit = (
+            TableAudit(run.layout.numeric, categorical, run.layout.dates, has_classes=not is_number)
+            if run.layout
+            else None
+        )
         self.names = [NameCounts(f"column {name!r}") for name in categorical]
         self.labels = NameCounts(f"the label {run.request.label_column!r}")
         self.by_split = [NameCounts("a split's label") for _ in SPLITS]

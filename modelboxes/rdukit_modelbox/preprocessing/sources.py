@@ -195,6 +195,8 @@ class RowErrors:
     examples: list[str] = field(default_factory=list)
     #: Rows omitted for missing values, as the request chose.
     dropped: int = 0
+    #: Whether the request could have chosen to skip.
+    may_skip: bool = True
 
     def add(self, file: str, line: int | None, reason: str, legal: str, column: str | None = None) -> None:
         """Note a bad row. ``line`` counts from 1: the line of a text file, or the row of another file; None: the
@@ -208,7 +210,8 @@ class RowErrors:
             place += f", column {column!r}"
         if not self.skips:
             raise InvalidArgument(
-                f"{place}: {reason}; expected {legal}; or pass bad_rows=skip to omit such rows",
+                f"{place}: {reason}; expected {legal}"
+                + ("; or pass bad_rows=skip to omit such rows" if self.may_skip else ""),
                 file=file, line=line, column=column, legal=legal,
             )  # fmt: skip
         self.count += 1

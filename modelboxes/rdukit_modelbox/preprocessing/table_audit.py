@@ -3,13 +3,15 @@
 Memory is bounded: a column is followed only while it may still be such a column.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rdukit_modelbox.preprocessing.columns import ColumnFigures, RowBlock
+from rdukit_modelbox.preprocessing.columns import ColumnFigures, RowBlock, as_name, classes_of
+from rdukit_serving.raw_inputs.legal_values import DATE_FEATURES
 
 #: A category with more names than this is reported.
 MANY_NAMES: Final = 100
@@ -19,6 +21,10 @@ MAX_VALUES: Final = 200
 MIN_ID_ROWS: Final = 20
 #: Largest number of remembered values of a column that may be an id.
 MAX_IDS: Final = 100_000
+#: From here on floats of 64 bits have not all whole numbers.
+EXACT: Final = 1 << 53
+#: Least number of rows with a blank, and without, that may say the label.
+MIN_BLANKS: Final = 10
 #: A correlation above this says that a column is the label in another unit.
 SAME: Final = 0.9999
 
@@ -26,24 +32,36 @@ SAME: Final = 0.9999
 class TableAudit:
     """Follows the columns of a table; derived columns, such as the year of a date, are not followed."""
 
-    def __init__(self, numeric: Sequence[str], categorical: Sequence[str], *, has_classes: bool = True) -> None:
-        self._numeric, self._categorical = tuple(numeric), tuple(categorical)
+    def __init__(
+        self, numeric: Sequence[str], categorical: Sequence[str], dates: Sequence[str] = (), *, has_classes: bool = True
+    ) -> None:
+        self._numeric, self._categorical, self._dates = tuple(numeric), tuple(categorical), tuple(dates)
         self._rows = 0
         #: Columns in which each value so far had one label only: the label of each value.
         self._labels: dict[str, dict[object, str]] = {name: {} for name in (*numeric, *categorical) if has_classes}
         #: Columns whose values so far were all different, and whole numbers or names.
         self._seen: dict[str, set[object]] = {name: set() for name in (*numeric, *categorical)}
+        #: Columns with numbers that only some whole numbers have in 64 bits of a float.
+        self._rounded: set[str] = set()
+        #: Columns whose blank rows so far had other labels than the rest: rows of each label, blank ones first.
+        self._blanks: dict[str, tuple[Counter[str], Counter[str]]] = {
+            name: (Counter(), Counter()) for name in (*numeric, *categorical, *dates) if has_classes
+        }
 
     def add(self, block: RowBlock) -> None:
         """Count a block in."""
         self._rows += len(block)
         for index, name in enumerate(self._numeric):
             if name in self._labels or name in self._seen:
-                values: list[object] = block.numbers_NC[:, index].tolist()
+                numbers = block.numbers_NC[:, index].tolist()
+                if any(EXACT <= abs(v) < 1 << 64 for v in numbers):
+                    self._rounded.add(name)
+                values: list[object] = [None if v != v else v for v in numbers]  # a NaN is no key
                 self._follow(name, values, block.labels_N, [isinstance(v, float) and v.is_integer() for v in values])
         for name, names in zip(self._categorical, block.names_KN, strict=True):
             if name in self._labels or name in self._seen:
                 self._follow(name, names, block.labels_N, [bool(value) for value in names])
+        self._follow_blanks(block)
 
     def findings(
         self, figures: Mapping[str, Sequence[Any]], counts: Sequence[Mapping[str, int]], labels: Mapping[str, int]
@@ -61,28 +79,47 @@ class TableAudit:
                 f"the label has {len(labels)} different values, each of which is a class; expected predict=number for "
                 "numbers (box mlp), another label_column, or values grouped into a few ranges"
             )
+        if len(labels) == 1:
+            found.append(f"the label is {next(iter(labels))!r} in all rows; expected two or more classes to learn")
+        classes = max(classes_of(list(labels)).values(), default=0) + 1 if labels else 0
+        if classes > len(labels) + 1 > 2:
+            found.append(
+                f"the label's numbers are classes 0 to {classes - 1}, of which only {len(labels)} occur; write names "
+                "in place of the numbers for a model of as many classes"
+            )
         for index, name in enumerate(self._numeric):
             if figures["min"][index] is None:
-                found.append(f"column {name!r} has no value in the training rows; leave it out with exclude={name}")
+                found.append(f"column {name!r} has no value in the training rows; {_leave_out(name)}")
             elif figures["min"][index] == figures["max"][index]:
-                found.append(f"column {name!r} is constant in the training rows; leave it out with exclude={name}")
+                found.append(f"column {name!r} is constant in the training rows; {_leave_out(name)}")
         for name, names in zip(self._categorical, counts, strict=True):
             if len(names) == 1:
-                found.append(f"column {name!r} is constant; leave it out with exclude={name}")
+                found.append(f"column {name!r} is constant; {_leave_out(name)}")
             elif len(names) > MANY_NAMES and name not in self._ids():
                 found.append(
-                    f"column {name!r} has {len(names)} categories; join the rare ones with rare_below, or leave it "
-                    f"out with exclude={name}"
+                    f"column {name!r} has {len(names)} categories; join the rare ones with rare_below, or "
+                    f"{_leave_out(name)}"
                 )
         found += [
+            f"column {name!r} has whole numbers from 2^53, of which neighbours become one number; {_leave_out(name)}, "
+            "or name it in categorical"
+            for name in self._numeric
+            if name in self._rounded and name not in self._ids()
+        ]
+        found += [
             f"column {name!r} differs in each of the {self._rows} rows, like an id; a model learns nothing from it "
-            f"about other rows; leave it out with exclude={name}"
+            f"about other rows; {_leave_out(name)}"
             for name in self._ids()
         ]
         found += [
-            f"column {name!r} reveals the label: each value has one label, and each label one value; leave it out "
-            f"with exclude={name} unless it is known before the label"
+            f"column {name!r} reveals the label: each value has one label, and each label one value; "
+            f"{_leave_out(name)} unless it is known before the label"
             for name in self._leaks()
+        ]
+        found += [
+            f"column {name!r} reveals the label: rows without a value have other labels than rows with one; "
+            f"{_leave_out(name)} unless it is known before the label"
+            for name in self._telling_blanks()
         ]
         return found
 
@@ -93,6 +130,24 @@ class TableAudit:
         return [
             name for name, labels in self._labels.items() if len(labels) > 1 and len(labels) == len({*labels.values()})
         ]
+
+    def _telling_blanks(self) -> list[str]:
+        enough = [name for name, both in self._blanks.items() if min(each.total() for each in both) >= MIN_BLANKS]
+        return [name for name in enough if name not in self._leaks()]
+
+    def _follow_blanks(self, block: RowBlock) -> None:
+        for name in list(self._blanks):
+            if name in self._categorical:
+                are_blank = [not value for value in block.names_KN[self._categorical.index(name)]]
+            else:
+                place = self._dates.index(name) * len(DATE_FEATURES) if name in self._dates else 0
+                index = len(self._numeric) + place if name in self._dates else self._numeric.index(name)
+                are_blank = np.isnan(block.numbers_NC[:, index]).tolist()
+            blank, there = self._blanks[name]
+            for is_blank, label in zip(are_blank, block.labels_N, strict=True):
+                (blank if is_blank else there)[label] += 1
+            if blank.keys() & there.keys():
+                del self._blanks[name]
 
     def _follow(self, name: str, values: Sequence[object], labels: Sequence[str], may_be_id: Sequence[bool]) -> None:
         known = self._labels.get(name)
@@ -108,6 +163,10 @@ class TableAudit:
             is_id = all(may_be_id) and (before >= MAX_IDS or len(seen) == before + len(values))
             if not is_id:
                 del self._seen[name]
+
+
+def _leave_out(name: str) -> str:
+    return f"leave it out with exclude={as_name(name)}"
 
 
 class NumberLabels:
@@ -148,8 +207,8 @@ class NumberLabels:
         spread = np.sqrt(np.maximum((xx - x * x / rows) * (yy - y * y / rows), 0.0))
         together = np.divide(xy - x * y / rows, spread, out=np.zeros_like(spread), where=spread > 0)
         return [
-            f"column {name!r} reveals the label: a linear fit explains it ({share:.6f}); leave it out with "
-            f"exclude={name} unless it is known before the label"
+            f"column {name!r} reveals the label: a linear fit explains it ({share:.6f}); {_leave_out(name)} unless "
+            "it is known before the label"
             for name, share in zip(numeric, np.abs(together).tolist(), strict=True)
             if share > SAME
         ]

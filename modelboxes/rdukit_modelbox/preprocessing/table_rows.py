@@ -4,6 +4,7 @@ Axes: N rows of a block, C numbers of a row, K categorical columns.
 """
 
 import csv
+import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -56,8 +57,8 @@ def find_layout(source: SourceFile, request: RowPreprocessRequest) -> TableLayou
     if source.format == Format.PARQUET:
         with _open_parquet(source) as file:
             return _layout_of(source, file.schema_arrow.names, first, request)
-    if first:
-        return _layout_of(source, list(first[0]), first, request)
+    if first:  # a line of JSON need not have all keys
+        return _layout_of(source, list(dict.fromkeys(name for row in first for name in row)), first, request)
     why = f" that can be used; {bad.examples[0]}" if bad.examples else ""
     raise InvalidArgument(f"{source.name} has no row{why}; expected {ROWS_EXPECTED}", file=source.name)
 
@@ -88,6 +89,12 @@ def _layout_of(
                 f"{source.name} has no column {name!r}; its columns are {', '.join(columns) or 'none'}",
                 file=source.name, column=name,
             )  # fmt: skip
+    if not all(chosen):
+        raise InvalidArgument(
+            f"{source.name}: column {columns.index('') + 1} has no name; expected a name in the header, such as "
+            "pandas writes with to_csv(index=False), or the features in columns",
+            file=source.name,
+        )  # fmt: skip
     if not chosen:
         raise InvalidArgument(
             f"{source.name} has no column besides the label {request.label_column!r}; expected at least one more"
@@ -100,6 +107,28 @@ def _layout_of(
     )
     others = tuple(name for name in columns if name not in {*chosen, request.label_column})
     return TableLayout(numeric, categorical, dates, request.label_column, others)
+
+
+def check_other_tables(sources: Sequence[SourceFile], layout: TableLayout, request: RowPreprocessRequest) -> None:
+    """Compare the columns of further files with those of the first one; keys of JSON lines are compared row by row.
+
+    Raises:
+        InvalidArgument: a file lacks a column, or has one that would be ignored.
+    """
+    needed = {*layout.columns, layout.label, *((request.split_column,) if request.split_column else ())}
+    for source in sources[1:]:
+        if source.format == Format.JSONL:
+            continue
+        found = column_names(source)
+        lacking = sorted(needed - set(found))
+        more = [] if request.columns else [name for name in found if name not in {*needed, *layout.others}]
+        if lacking or more:
+            words = f"lacks the column {lacking[0]!r}" if lacking else f"also has the column {more[0]!r}"
+            raise InvalidArgument(
+                f"{source.name} {words}; expected the columns of {sources[0].name}: "
+                f"{', '.join((*layout.columns, layout.label, *layout.others))}",
+                file=source.name, column=(lacking or more)[0],
+            )  # fmt: skip
 
 
 def read_table(
@@ -149,9 +178,20 @@ def _json_rows(source: SourceFile, bad: RowErrors, consumed: list[int]) -> Itera
         for number, line in enumerate(block.data.split(b"\n"), block.line):
             if line and not line.isspace():
                 try:
-                    yield number, decode(line)
+                    row = decode(line)
                 except (msgspec.MsgspecError, UnicodeDecodeError) as cause:
                     bad.add(source.name, number, str(cause), "an object of numbers and texts")
+                    continue
+                if line.count(b'":') + line.count(b'" :') > len(row) and (twice := _find_twice(line)) is not None:
+                    bad.add(source.name, number, f"the key {twice!r} is there twice", "a value for each key", twice)
+                    continue
+                yield number, row
+
+
+def _find_twice(line: bytes) -> str | None:
+    """Return a key that an object has twice; None if there is none."""
+    names = [name for name, _ in json.loads(line, object_pairs_hook=list)]
+    return next((name for at, name in enumerate(names) if name in names[:at]), None)
 
 
 def _parquet_rows(source: SourceFile, consumed: list[int]) -> Iterator[NumberedRow]:
@@ -174,13 +214,35 @@ def flat_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[object, ...]
     """
     with parquet.ParquetFile(path) as file:
         texts = [field.name for field in file.schema_arrow if field.name in columns and _is_text(field.type)]
+    done = 0
     with parquet.ParquetFile(path, read_dictionary=texts) as file:
         for batch in file.iter_batches(BLOCK_ROWS, columns=list(columns)):
             longest = max((_longest(path, name, batch.column(name)) for name in texts), default=0)
             step = max(1, min(BLOCK_ROWS, _BATCH_BYTES // max(longest * max(len(texts), 1), 1)))
             for start in range(0, len(batch), step):
-                for row in _decoded(batch.slice(start, step)).to_pylist():
+                part = _decoded(batch.slice(start, step))
+                try:
+                    rows = part.to_pylist()
+                except (OverflowError, ValueError) as cause:
+                    raise _no_time(path, part, done) from cause
+                done += len(rows)
+                for row in rows:
                     yield tuple(row[name] for name in columns)
+
+
+def _no_time(path: Path, part: Any, done: int) -> InvalidArgument:
+    """Return the refusal of a batch of which a date is no date of Python's; ``done`` rows were read before."""
+    for name, column in zip(part.schema.names, part.columns, strict=True):
+        for at, value in enumerate(column):
+            try:
+                value.as_py()
+            except (OverflowError, ValueError):
+                place = f"{path.name}:{done + at + 1}, column {name!r}"
+                return InvalidArgument(
+                    f"{place}: the {column.type} is not a date; expected one from the year 1 to 9999, in a known zone",
+                    file=path.name, line=done + at + 1, column=name,
+                )  # fmt: skip
+    return InvalidArgument(f"{path.name} is not readable as Parquet; expected an intact Parquet file")
 
 
 def _rows_of_parquet(source: SourceFile, file: Any) -> Iterator[TableRow]:
@@ -190,8 +252,20 @@ def _rows_of_parquet(source: SourceFile, file: Any) -> Iterator[TableRow]:
 
 def _decoded(batch: Any) -> Any:
     """Return a batch with the values of dictionaries in their columns."""
-    columns = [c.dictionary_decode() if arrow.types.is_dictionary(c.type) else c for c in batch.columns]
+    columns = [
+        _in_microseconds(c.dictionary_decode() if arrow.types.is_dictionary(c.type) else c) for c in batch.columns
+    ]
     return arrow.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _in_microseconds(column: Any) -> Any:
+    """Return times of nanoseconds without their last three digits, which Python's times do not have."""
+    kind, types = column.type, arrow.types
+    if getattr(kind, "unit", "") != "ns":
+        return column
+    if types.is_timestamp(kind):
+        return column.cast(arrow.timestamp("us", kind.tz), safe=False)
+    return column.cast(arrow.time64("us") if types.is_time(kind) else arrow.duration("us"), safe=False)
 
 
 def _is_text(kind: Any) -> bool:
@@ -214,9 +288,21 @@ def _open_parquet(source: SourceFile) -> Any:
     try:
         file = parquet.ParquetFile(source.path)
         check_parquet(source.name, file.metadata)
+        require_distinct(source.name, file.schema_arrow.names)
         return file
     except (arrow.ArrowException, OSError) as cause:
         raise _no_parquet(source) from cause
+
+
+def require_distinct(place: str, names: Sequence[str]) -> None:
+    """Refuse a table with two columns of one name.
+
+    Raises:
+        InvalidArgument: names the column.
+    """
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidArgument(f"{place}: more than one column is named {twice[0]!r}; expected different names")
 
 
 def _no_parquet(source: SourceFile) -> InvalidArgument:
@@ -233,7 +319,14 @@ def _checked(
 ) -> RowBlock:
     numbers, names, labels, splits = [], [], [], []
     plain, is_number = _find_plain_numbers(rows, layout), request.predict == NUMBER_LABEL
+    known = {*layout.columns, *layout.others, layout.label}
+    has_keys = source.format == Format.JSONL and not request.columns
     for index, (line, values) in enumerate(rows):
+        if has_keys and not values.keys() <= known:
+            key = next(name for name in values if name not in known)
+            expected = f"the keys of the first rows: {', '.join(sorted(known))}"
+            bad.add(source.name, line, f"the key {key!r} is new", expected, key)
+            continue
         split = 0
         if request.split_column:
             said = values.get(request.split_column)
@@ -301,7 +394,7 @@ class CsvFile:
                         bad.add(name, reader.line_num, f"{len(row)} fields", f"{fields} fields, as in the header")
                 return
             except csv.Error as cause:
-                bad.add(name, reader.line_num, str(cause), LEGAL_FIELDS)
+                bad.add(name, reader.line_num, _in_words(cause), LEGAL_FIELDS)
 
     def _lines(self) -> Iterator[str]:
         for block in read_line_blocks(self._source):
@@ -321,20 +414,21 @@ class CsvFile:
             names = [name.strip() for name in next(self._reader, [])]
         except csv.Error as cause:
             raise InvalidArgument(
-                f"{self._source.name}:{self._reader.line_num}: the header is not readable as CSV: {cause}; expected "
-                f"{LEGAL_FIELDS}"
+                f"{self._source.name}:{self._reader.line_num}: the header is not readable as CSV: {_in_words(cause)}; "
+                f"expected {LEGAL_FIELDS}"
             ) from cause
         if len(names) == 1 and any(mark in names[0] for mark in "\t|"):
             raise InvalidArgument(
                 f"{self._source.name}:1: the header is one column, {names[0][:80]!r}; expected fields between commas "
                 "or semicolons (or tabs, in a .tsv file); export the table again"
             )
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise InvalidArgument(
-                f"{self._source.name}:1: more than one column is named {twice[0]!r}; expected different names"
-            )
+        require_distinct(f"{self._source.name}:1", names)
         return names
+
+
+def _in_words(cause: csv.Error) -> str:
+    words = str(cause)
+    return "a line ends with CR alone, not with LF or CRLF" if words.startswith("new-line character") else words
 
 
 def _find_delimiter(header: str) -> str:

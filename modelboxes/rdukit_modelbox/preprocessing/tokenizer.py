@@ -87,7 +87,9 @@ def load_tokenizer(path: Path, end_of_text: str = "") -> TextTokenizer:
     end_id = tokenizer.token_to_id(end)
     if end_id is None:
         raise IllegalValue(
-            f"{file} has no token {end!r}; pass end_of_text with one of its tokens", parameter="end_of_text"
+            f"{file} has no token {end!r}; expected one of its tokens as eos_token in tokenizer_config.json, or as "
+            "end_of_text",
+            parameter="end_of_text",
         )
     pad_id = tokenizer.token_to_id(special["pad_token"]) if "pad_token" in special else None
     begin_id = tokenizer.token_to_id(special["bos_token"]) if "bos_token" in special else None
@@ -150,12 +152,15 @@ def own_tokenizer(tokenizer: Tokenizer, end_of_text: str = END_OF_TEXT, padding:
 
 
 def _special_tokens(path: Path, data: bytes) -> dict[str, str]:
+    expected = "expected a JSON object, as transformers writes it"
     try:
         value = json.loads(data)
-    except ValueError as cause:
-        raise InvalidArgument(f"{path} is not JSON: {cause}") from cause
+    except UnicodeDecodeError as cause:
+        raise InvalidArgument(f"{path} is damaged: it is not UTF-8; {expected}") from cause
+    except (ValueError, RecursionError) as cause:
+        raise InvalidArgument(f"{path} is damaged: {cause}; {expected}") from cause
     if not isinstance(value, dict):
-        raise InvalidArgument(f"{path} is not a JSON object")
+        raise InvalidArgument(f"{path} is damaged: it holds no JSON object; {expected}")
     named = {}
     for key in ("eos_token", "bos_token", "pad_token"):
         token = value.get(key)

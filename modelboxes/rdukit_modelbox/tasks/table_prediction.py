@@ -100,7 +100,7 @@ def _predictions(
     total, before = sum(source.bytes for source in sources), 0
     for source in sources:
         consumed = [0]
-        each = rows_of(source, RowErrors(skips=False), consumed)
+        each = rows_of(source, RowErrors(skips=False, may_skip=False), consumed)
         while rows := list(islice(each, BLOCK_ROWS)):
             context.check_cancelled()
             for line, row in rows:

@@ -3,6 +3,7 @@
 Axes: N samples, C classes.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -70,7 +71,13 @@ Prediction = ClassPrediction | NumberPrediction
 
 
 def predictions_of(classes: Sequence[str], logits_NC: NDArray[Any]) -> list[ClassPrediction]:
-    """Return the answer for each row of a classifier's outputs [N, C], before their softmax."""
+    """Return the answer for each row of a classifier's outputs [N, C], before their softmax.
+
+    A name that several classes have, such as ImageNet's two cranes, gets their numbers.
+    """
+    if len(set(classes)) < len(classes):
+        count = Counter(classes)
+        classes = [f"{name} ({number})" if count[name] > 1 else name for number, name in enumerate(classes)]
     wide_NC = logits_NC.astype(np.float64)
     powers_NC = np.exp(wide_NC - wide_NC.max(axis=1, keepdims=True))
     shares_NC = powers_NC / powers_NC.sum(axis=1, keepdims=True)

@@ -13,6 +13,7 @@ from rdukit_serving.raw_inputs.legal_values import (
     NotLegal,
     date_features,
     date_of,
+    is_code,
     is_like_date,
     name_of,
     number_of,
@@ -123,14 +124,16 @@ def _read(read: Callable[[object], T], column: str, row: TableRow) -> T:
 def find_kind(values: Sequence[object]) -> str:
     """Return the kind of a column from its first values.
 
-    A column is a date if one of its texts looks like one, and a category if none of its values is a number. A column of
-    numbers with a text is numeric, so that the row of the text is refused; so is one of numbers with commas.
+    A column is a date if one of its texts looks like one, and a category if one is a code such as ``00501`` or none of
+    its values is a number. A column of numbers with a text is numeric, so that the row of the text is refused; so is
+    one of numbers with commas or signs.
     """
     texts = [value.strip() if isinstance(value, str) else value for value in values]
     there = [text for text in texts if text is not None and not (isinstance(text, str) and text.lower() in MISSING)]
     if any(is_like_date(text) for text in there):
         return DATE
-    return CATEGORY if there and not any(_is_number(text) for text in there) else NUMBER
+    is_named = any(is_code(text) for text in there) or not any(_is_number(text) for text in there)
+    return CATEGORY if there and is_named else NUMBER
 
 
 def _is_number(value: object) -> bool:

@@ -17,12 +17,20 @@ from numpy.typing import NDArray
 
 MISSING: Final = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
 LEGAL_NUMBER: Final = "a number, or name the column in categorical"
-LEGAL_POINT: Final = "a number with a decimal point and without commas, or name the column in categorical"
+LEGAL_POINT: Final = (
+    "a number with a decimal point, without commas, spaces and signs such as % or $, or name the column in categorical"
+)
 LEGAL_DATE: Final = "a date such as 2025-04-03 or 2025-04-03T12:30:00, or name the column in categorical"
 LEGAL_RANGE: Final = "a finite number up to 3.4e38, the range of float32"
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 #: A number with a decimal comma, or with commas between its thousands: which, only its writer knows.
 _COMMAS: Final = re.compile(r"[+-]?\d[\d.]*(,[\d.]+)+", re.ASCII)
+#: A number with spaces or apostrophes between its thousands, or with a minus that is no hyphen.
+_SPACED: Final = re.compile(r"[+\u2212-]?[0-9]{1,3}([ \u00a0\u202f'\u2019][0-9]{3})+([.,][0-9]+)?|\u2212[0-9][0-9.,]*")
+#: A number with the sign of its unit; readers differ about ``12%``.
+_WITH_SIGN: Final = re.compile(r"[+-]?([$€£¥] ?[+-]?[0-9][0-9.,]*|[0-9][0-9.,]* ?[%‰$€£¥])")
+#: A code such as ``00501``, which is another one than ``501``.
+_CODE: Final = re.compile(r"[+-]?0\d+", re.ASCII)
 _INFINITE: Final = re.compile(r"[+-]?inf(inity)?", re.ASCII | re.IGNORECASE)
 _WHOLE: Final = re.compile(r"(-?\d+)\.0+", re.ASCII)
 _BOOLEANS: Final = {"true": 1.0, "false": 0.0}
@@ -30,8 +38,13 @@ _BOOLEANS: Final = {"true": 1.0, "false": 0.0}
 _PLAIN: Final = re.compile(r"[0-9+\-.eE ]*", re.ASCII)
 #: A text that means a date in some form, and a text in the only unambiguous form.
 _LIKE_DATE: Final = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([T ].*)?", re.ASCII)
-_DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:\d{2})?)?", re.ASCII)
+#: Digits of a second beyond microseconds are left out.
+_DATE: Final = re.compile(
+    r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d{1,9})?)?(Z|[+-]([01]\d|2[0-3])(:?[0-5]\d)?)?)?", re.ASCII
+)
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+#: From here on floats have not all whole numbers.
+_EXACT: Final = 1 << 53
 _NAMED: Final = (str, bool, int, float, decimal.Decimal, datetime.date)
 
 
@@ -57,7 +70,8 @@ def number_of(value: object) -> float:
             return _BOOLEANS[text.lower()]
         if _INFINITE.fullmatch(text):
             raise NotLegal(f"{value!r} is not finite", LEGAL_RANGE)
-        raise NotLegal(f"{value!r} is not a number", LEGAL_POINT if _COMMAS.fullmatch(text) else LEGAL_NUMBER)
+        is_marked = any(form.fullmatch(text) for form in (_COMMAS, _WITH_SIGN, _SPACED))
+        raise NotLegal(f"{value!r} is not a number", LEGAL_POINT if is_marked else LEGAL_NUMBER)
     if not isinstance(value, str | bool | int | float | decimal.Decimal):
         raise NotLegal(f"{_short(value)} is not a number", LEGAL_NUMBER)
     try:
@@ -86,7 +100,7 @@ def name_of(value: object) -> str | None:
     """Return the name of a label or a category; ``None`` if it is missing.
 
     Raises:
-        NotLegal: the value is neither text nor a finite number, or not UTF-8.
+        NotLegal: the value is neither text nor a finite number, not UTF-8, or a float that several whole numbers have.
     """
     if isinstance(value, bytes):
         try:
@@ -98,6 +112,8 @@ def name_of(value: object) -> str | None:
     if not isinstance(value, _NAMED):
         raise NotLegal(f"{_short(value)} is not a name", "a text or a number")
     if isinstance(value, float) and value.is_integer():
+        if abs(value) >= _EXACT:  # gRPC has no other numbers
+            raise NotLegal(f"{value:.0f} as a float stands for several whole numbers", "such a number as a text")
         value = int(value)
     text = str(value).strip()
     if text.lower() in MISSING:
@@ -106,6 +122,11 @@ def name_of(value: object) -> str | None:
         raise NotLegal(f"{value!r} is not finite", "a text or a finite number")
     whole = _WHOLE.fullmatch(text)
     return str(int(whole[1])) if whole and len(whole[1]) < 400 else text
+
+
+def is_code(value: object) -> bool:
+    """Return whether a value is a text of digits that begins with 0, which a number would not keep."""
+    return isinstance(value, str) and _CODE.fullmatch(value.strip()) is not None
 
 
 def is_like_date(value: object) -> bool:
@@ -163,5 +184,5 @@ def is_float32(number: float) -> bool:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
+    text = str(value) if isinstance(value, datetime.date | datetime.time | datetime.timedelta) else repr(value)
     return text if len(text) <= 40 else f"{text[:40]}…"

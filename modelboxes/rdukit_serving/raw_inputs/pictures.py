@@ -89,9 +89,9 @@ class PicturePreprocessing:
         """Return the array [C, Y, X] of an upright picture: in the model's colours and size, and normalised.
 
         Raises:
-            BadPicture: the picture is too large after its shorter side is resized.
+            BadPicture: the picture is too large after its shorter side is resized, or its values have no known range.
         """
-        image = image.convert("L" if self.channels == 1 else "RGB")
+        image = _in_bytes(image).convert("L" if self.channels == 1 else "RGB")
         pixels = np.asarray(self._fitted(image), np.float32).reshape(self.height, self.width, self.channels) / 255
         scaled = (pixels - np.array(self.mean, np.float32)) / np.array(self.deviation, np.float32)
         return np.ascontiguousarray(scaled.transpose(2, 0, 1), np.float32)
@@ -148,6 +148,23 @@ class PicturePreprocessing:
     def describe(self) -> dict[str, Any]:
         """Return the form of preprocessed pictures, and the classes."""
         return {key: value for key, value in self.to_json().items() if key != "version"}
+
+
+def _in_bytes(image: Image.Image) -> Image.Image:
+    """Return a picture with 8 bits a channel, on black where it is transparent.
+
+    Raises:
+        BadPicture: its values are floats or have 32 bits, whose range no file says.
+    """
+    if image.mode in {"I", "F"}:
+        raise BadPicture(
+            f"its values are {'floats' if image.mode == 'F' else 'numbers of 32 bits'}", "8 or 16 bits a channel"
+        )
+    if image.mode.startswith("I;16"):  # Pillow would cut them off at 255
+        return Image.fromarray((np.asarray(image, np.uint16) >> 8).astype(np.uint8))
+    if image.has_transparency_data:
+        return Image.alpha_composite(Image.new("RGBA", image.size, (0, 0, 0, 255)), image.convert("RGBA"))
+    return image
 
 
 def write_picture_file(folder: Path, preprocessing: PicturePreprocessing) -> None:

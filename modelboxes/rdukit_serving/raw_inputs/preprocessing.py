@@ -17,7 +17,7 @@ from rdukit.files.atomic import write_json_atomic
 from rdukit.pef.checkpoint_files import TABLE_FILE, read_identity, table_file
 from rdukit.pef.identity import ModelIdentity
 from rdukit_serving.raw_inputs.answers import NumberPrediction, NumberTarget, Prediction, predictions_of
-from rdukit_serving.raw_inputs.encoding import FeatureEncoding, Floats
+from rdukit_serving.raw_inputs.encoding import OTHER, FeatureEncoding, Floats
 from rdukit_serving.raw_inputs.layout import CATEGORY, DATE, NUMBER, UNFILLED, ColumnFault, TableLayout, TableRow
 
 #: Version of the file's form; another one is refused.
@@ -117,7 +117,7 @@ class TablePreprocessing:
         for name in self.layout.columns:
             kind = self.layout.kind_of(name)
             known = categories.get(name, ())
-            may_miss = "" in known if kind == CATEGORY else is_filled
+            may_miss = is_filled and (kind != CATEGORY or "" in known or OTHER in known)
             found: dict[str, Any] = {"name": name, "kind": kind, "may_be_null": may_miss}
             columns.append(found | ({"categories": [each for each in known if each]} if kind == CATEGORY else {}))
         predicts = NUMBER if self.target else "class"

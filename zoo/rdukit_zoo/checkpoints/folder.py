@@ -5,6 +5,7 @@ Pickles are read with ``weights_only``, which runs no code in them.
 """
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -90,7 +91,16 @@ def _choose_model(
     config: Mapping[str, Any], source: Path
 ) -> tuple[ModelEntry, HubFormat, dict[str, SizeValue]]:  # fmt: skip
     """Return the first model that supports a configuration, the format of its folders, and the sizes."""
-    *others, (last, last_hub) = models_of(config.get("architectures") or [], source)
+    architectures = config.get("architectures") or []
+    if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
+        raise InvalidArgument(
+            f'{source}: architectures is {architectures!r}; expected names such as ["GPT2LMHeadModel"]'
+        )
+    if odd := [key for key, value in config.items() if _is_odd_number(key, value)]:
+        raise InvalidArgument(
+            f"{source}: {odd[0]} is {config[odd[0]]!r}; expected a finite number, a whole one for sizes"
+        )
+    *others, (last, last_hub) = models_of(architectures, source)
     for entry, hub in others:
         with suppress(InvalidArgument, KeyError, TypeError, ValueError):
             sizes = hub.sizes_of_config(config)
@@ -106,10 +116,20 @@ def _choose_model(
     return last, last_hub.of_sizes(sizes), sizes
 
 
+#: Ends of the keys of sizes.
+_SIZE_ENDS: Final = ("_size", "_layers", "_heads", "n_layer", "n_head", "n_embd", "n_positions", "_embeddings")
+
+
+def _is_odd_number(key: str, value: object) -> bool:
+    """Return whether a value is a number that no model has: not finite, or for sizes negative or with a fraction."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return True
+    return key.endswith(_SIZE_ENDS) and isinstance(value, int | float) and (value < 0 or value != int(value))
+
+
 def _odd_sizes(config: Mapping[str, Any]) -> str:
     """Return the sizes of a configuration that are not numbers."""
-    ends = ("_size", "_layers", "_heads", "n_layer", "n_head", "n_embd", "n_positions", "_embeddings")
-    odd = [key for key, value in config.items() if key.endswith(ends) and not isinstance(value, int)]
+    odd = [key for key, value in config.items() if key.endswith(_SIZE_ENDS) and not isinstance(value, int)]
     return ", ".join(f"{key} is {config[key]!r}" for key in odd) or "none is missing"
 
 
@@ -170,11 +190,26 @@ def identity_of(folder: HubFolder) -> ModelIdentity:
         InvalidArgument: the tokenizer is damaged.
     """
     named = folder.config.get("id2label") or {}
-    classes = tuple(str(named[key]) for key in sorted(named, key=int)) if "num_classes" in folder.sizes else ()
+    classes = _class_names(named, folder.path / CONFIG) if "num_classes" in folder.sizes else ()
     is_named = any(name != f"LABEL_{number}" for number, name in enumerate(classes))
     tokenizer = folder.path / TOKENIZER
     digest = tokenizer_digest(tokenizer.read_text()) if tokenizer.is_file() else ""
     return replace(folder.entry.identity(folder.sizes), classes=classes if is_named else (), tokenizer=digest)
+
+
+def _class_names(named: object, config: Path) -> tuple[str, ...]:
+    """Return the names of ``id2label`` in the order of their numbers.
+
+    Raises:
+        InvalidArgument: the numbers are not 0, 1, and so on, or a name is no text. Two classes may have one name.
+    """
+    found = {str(key): value for key, value in named.items()} if isinstance(named, Mapping) else None
+    names = [found.get(str(number)) for number in range(len(found))] if found is not None else [None]
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidArgument(
+            f'{config}: id2label is {str(named)[:80]}; expected the name of each class: {{"0": …, "1": …, …}}'
+        )
+    return tuple(map(str, names))
 
 
 def check_stored_identity(folder: HubFolder) -> None:
@@ -255,10 +290,17 @@ def read_tensors(folder: HubFolder, model: torch.nn.Module) -> Iterator[tuple[st
     state = model.state_dict()
     wanted = {name: tuple(tensor.shape) for name, tensor in state.items() if not folder.hub.is_table(name)}
     missing, left_over = set(wanted), []
+    seen: set[str] = set()
     shared = shared_names(model, folder.hub)
     with open_weights(folder.path) as stored:
         for stored_name, read in stored:
             name = folder.hub.name_of(stored_name, wanted)
+            if stored_name in seen:
+                raise InvalidArgument(
+                    f"{folder.path}: two files have the tensor {stored_name}; expected it in one: remove the files "
+                    "that belong to another save"
+                )
+            seen.add(stored_name)
             if name is None or (name in shared and name not in missing):
                 continue
             if name not in wanted:
@@ -429,6 +471,10 @@ def _read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text())
     except FileNotFoundError as cause:
         raise NotFound(f"there is no {path}; expected a Hugging Face folder with it") from cause
+    except UnicodeDecodeError as cause:
+        raise InvalidArgument(
+            f"{path} is damaged: it is not UTF-8; expected JSON, as transformers writes it"
+        ) from cause
     except (OSError, ValueError, RecursionError) as cause:
         raise InvalidArgument(
             f"{path} is damaged: {cause}; expected a JSON object, as transformers writes it"
