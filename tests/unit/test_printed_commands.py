@@ -32,6 +32,24 @@ def test_a_server_in_the_background_comes_with_the_word_after_which_it_answers()
     assert [line for line in lines if 'go on when it prints "serving"' not in line] == []
 
 
+def test_each_variable_that_a_page_names_is_a_setting_or_read_by_compose_or_tests() -> None:
+    variable = re.compile(r"\bRDUKIT_[A-Z0-9_]+\b")
+    settings = re.findall(r"^\| `[^`]+` \| `(RDUKIT_\w+)` \|", (TREE / "docs/settings.md").read_text(), re.MULTILINE)
+    readers = [*TREE.glob("docker-compose*.yml"), *(TREE / "tests/engine").glob("*.py")]
+    readers += [TREE / "tests/integration/test_client_libraries.py"]
+    known = {*settings, *(name for file in readers for name in variable.findall(file.read_text()))}
+    named = {name: page.name for page in PAGES for name in variable.findall(page.read_text())}
+    assert len(settings) > 150
+    assert {name: page for name, page in named.items() if name not in known} == {}
+
+
+def test_scripts_are_started_by_python_and_exist() -> None:
+    scripts = re.compile(r"`((?:python )?(scripts/[\w/]+\.py) [^`]+)`")
+    found = [each for page in PAGES for each in scripts.findall(page.read_text())]
+    assert len(found) > 6
+    assert [line for line, path in found if not line.startswith("python ") or not (TREE / path).is_file()] == []
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
