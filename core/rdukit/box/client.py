@@ -265,7 +265,7 @@ class BoxClient(Closable):
             answer.close()  # if it was read to its end, its connection serves the next request already
 
     def _unavailable(self, cause: Exception) -> Unavailable:
-        hint = "" if self._socket else '; start one with: rdukit box run; it answers once it has printed "serving"'
+        hint = "" if self._socket is not None else '; start one with: rdukit box run, and wait for "serving"'
         reason = getattr(cause.__cause__, "strerror", None) or cause
         return Unavailable(f"no box answers at {self.url} ({reason}){hint}")
 
