@@ -234,4 +234,7 @@ def shape_of(pef: Pef, name: str) -> Shape:
             tensors=TensorNames(tuple(value.get("buffers", ())), tuple(map(tuple, value.get("tied", ())))),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as cause:
-        raise PefMismatch(f"{name} was not compiled by a ModelBox; compile it with this box's compile verb") from cause
+        raise PefMismatch(
+            f"{name} was not compiled by a ModelBox, so nothing says which of its inputs a request has; compile the "
+            "model by the verb compile of its box; for a model of your own: rdukit docs modelbox-own-model"
+        ) from cause

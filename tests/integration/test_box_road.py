@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -79,6 +80,16 @@ def wait_for_checkpoint(client: BoxClient, operation_id: str, beyond_step: int) 
 def child_of(box: ProcessBox) -> int:
     (child,) = working_children_of(box.pid)
     return child
+
+
+def test_names_and_shapes_of_what_was_trained_come_before_the_first_inference(
+    box: ProcessBox, trained: dict[str, Any]
+) -> None:
+    assert trained["outputs"]["checkpoint"]
+    with httpx.Client(trust_env=False, timeout=60, base_url=box.rest_url) as http:
+        described = http.get("/v2/models/logreg")
+    assert described.status_code == 200, described.text
+    assert described.json()["inputs"] == [{"name": "image", "datatype": "FP32", "shape": [-1, 784]}]
 
 
 def test_the_whole_road_ends_above_ninety_percent(

@@ -25,6 +25,7 @@ from rdukit_serving.text.sampling import Sampler, SamplingOptions
 from rdukit_zoo.checkpoints.folder import load_hub_folder, open_hub_folder, save_hub_folder
 from support import first_short, shows
 from support.helpers import wait_until
+from support.pages import code_blocks, read_page
 
 pytestmark = shows("huggingface", "box", "gpt2", "bloom", "falcon", "llama2", "llama3", "mistral", "deepseek-coder")
 
@@ -317,3 +318,13 @@ def test_weights_are_mapped_and_not_copied(name: str, tmp_path: Path) -> None:
     made, size = map(int, done.stdout.split())
     assert size > 80e6
     assert made < 0.1 * size
+
+
+def test_the_random_folder_of_the_page_is_a_llama_with_its_tokenizer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(code_blocks(read_page("huggingface.md"))[0], {})
+    folder = open_hub_folder(tmp_path / "my-llama")
+    assert (folder.entry.name, folder.sizes["vocabulary"]) == ("llama", 300)
+    assert (tmp_path / "my-llama/tokenizer.json").is_file()

@@ -1,5 +1,6 @@
 """The page docs/own-model-csv.md as its reader follows it: its files, its verbs, and a box that answers."""
 
+import json
 import re
 import subprocess
 import sys
@@ -27,6 +28,11 @@ pytestmark = shows("own-model-csv", "inference")
 PAGE = Path(__file__).parents[2] / "docs" / "own-model-csv.md"
 
 
+def in_page() -> tuple[str, re.RegexFlag]:
+    """The page's text, and the flag that lets a pattern match its lines."""
+    return PAGE.read_text(), re.MULTILINE
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The page's files, and the table that the first of them writes."""
@@ -46,7 +52,9 @@ def test_a_table_becomes_an_endpoint_with_inputs_and_outputs_of_its_own(folder: 
     dataset = run_verb(box, "preprocess", folder / "data", {"data": folder / "pumps.csv"}).outputs["dataset"]
     train = run_verb(box, "compile", folder / "train").outputs["pef"]
     trained = run_verb(box, "train", folder / "run", {"pef": train, "dataset": dataset})
-    assert float(str(trained.figures["accuracy"])) > 0.85
+    printed = {n: float(v) for n, v in re.findall(r"^  (held_out_loss|accuracy) +([\d.]+)$", *in_page())}
+    assert {name: float(str(trained.figures[name])) for name in printed} == pytest.approx(printed, abs=0.01)
+    assert printed["accuracy"] > 0.85
     checkpoint = trained.outputs["checkpoint"]
     serve = run_verb(box, "compile", folder / "serve", purpose="serve").outputs["pef"]
     with pytest.raises(InvalidArgument, match="serves requests and does not accept the data set"):
@@ -64,6 +72,9 @@ def test_a_table_becomes_an_endpoint_with_inputs_and_outputs_of_its_own(folder: 
             answer = http.post("/v2/models/pump/infer", json={"inputs": inputs}).raise_for_status().json()
     finally:
         running.stop()
+    (told,) = re.findall(r"^```json\n(.*?)```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    for output, printed_output in zip(answer["outputs"], json.loads(told)["outputs"], strict=True):
+        assert output == {**printed_output, "data": pytest.approx(printed_output["data"], abs=0.01)}
     found = {output["name"]: torch.tensor(output["data"]).reshape(output["shape"]) for output in answer["outputs"]}
     assert list(found) == ["chances", "state"]
     assert found["state"].tolist() == [2, 0]

@@ -54,6 +54,17 @@ class Journey:
         return [{k: v or None for k, v in row.items() if k not in {"customer", "churned"}} for row in found]
 
 
+def in_page() -> tuple[str, re.RegexFlag]:
+    """The page's text, and the flag that lets a pattern match its lines."""
+    return PAGE.read_text(), re.MULTILINE
+
+
+def printed_parameters() -> dict[str, int]:
+    """What the page prints as the parameters of compile while the id is a column."""
+    (found,) = re.findall(r"^compile with (.*)$", *in_page())
+    return {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", found)}
+
+
 def options(command: str) -> dict[str, str]:
     return dict(re.findall(r"--set (\w+)=(\S+)", command))
 
@@ -105,6 +116,7 @@ def test_the_id_is_reported_before_the_training_and_left_out_afterwards(journey:
     (told,) = journey.first.figures["findings"]  # type: ignore[misc]
     assert told.startswith("column 'customer' differs in each of the 2000 rows")
     assert told in PAGE.read_text()
+    assert journey.first.figures["compile_parameters"] == printed_parameters()
     assert journey.data.figures["compile_parameters"] == {"num_features": 13, "num_classes": 2}
     assert "findings" not in journey.data.figures
     majority = float(str(journey.data.figures["majority_share"]))
@@ -120,6 +132,9 @@ def test_simple_models_stand_next_to_ours(journey: Journey) -> None:
     assert logistic > 0.8
     assert boosting > 0.8
     assert float(str(found["accuracy"])) > max(logistic, boosting) - 0.05
+    printed = {name: float(value) for name, value in re.findall(r"^  (\w+accuracy|accuracy) +([\d.]+)$", *in_page())}
+    assert set(printed) == {"accuracy", *names}
+    assert {name: float(str(found[name])) for name in printed} == pytest.approx(printed, abs=0.01)
 
 
 def test_rows_by_name_have_the_same_answers_on_each_way(journey: Journey, box: RunningBox, http: httpx.Client) -> None:
@@ -132,6 +147,9 @@ def test_rows_by_name_have_the_same_answers_on_each_way(journey: Journey, box: R
     given = (journey.folder / "customers.csv").read_text().splitlines()
     assert lines[0] == f"{given[0]},predicted_churned,predicted_churned_probability"
     assert [line.rsplit(",", 2)[0] for line in lines] == given
+    header, printed = re.findall(r"^customer,.*predicted.*$|^C-00000,.*$", *in_page())
+    assert (header, printed.rsplit(",", 1)[0]) == (lines[0], lines[1].rsplit(",", 1)[0])
+    assert float(printed.rsplit(",", 1)[1]) == pytest.approx(float(lines[1].rsplit(",", 1)[1]), abs=0.002)
     in_file = [(line.split(",")[-2], float(line.split(",")[-1])) for line in lines[1 : len(rows) + 1]]
 
     served = http.post("/v2/models/mlp/rows", json={"rows": rows}).raise_for_status().json()["predictions"]
@@ -167,7 +185,10 @@ def test_the_pages_request_has_the_pages_labels_and_wrong_ones_are_refused(http:
     (told,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
     answer = http.post("/v2/models/mlp/rows", content=asked).raise_for_status().json()
     assert answer.keys() == json.loads(told).keys()
-    assert [p["label"] for p in answer["predictions"]] == [p["label"] for p in json.loads(told)["predictions"]]
+    for found, printed in zip(answer["predictions"], json.loads(told)["predictions"], strict=True):
+        assert found["label"] == printed["label"]
+        assert found["probability"] == pytest.approx(printed["probability"], abs=1e-5)
+        assert found["probabilities"] == pytest.approx(printed["probabilities"], abs=1e-5)
     row = json.loads(asked)["rows"][0]
     for body, words in (
         ({"rows": [{**row, "city": "Bern"}]}, "row 0, column 'city': 'Bern' is a category that no training row had"),

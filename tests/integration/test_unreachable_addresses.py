@@ -49,7 +49,8 @@ def run(*arguments: object) -> str:
 
 def test_inspect_looks_where_its_argument_points() -> None:
     assert json.loads(run("inspect", "logreg", "--json"))["description"]["name"] == "logreg"
-    with pytest.raises(Unavailable, match="no box answers"):
+    words = r"no box answers at http://127\.0\.0\.1:9 \(Connection refused\); start one with: rdukit box run"
+    with pytest.raises(Unavailable, match=words):
         run("inspect", "http://127.0.0.1:9")
 
 

@@ -1,11 +1,9 @@
 """The site of the manual, in its pure parts: contents, links, references, and the command that opens a page."""
 
 import re
-import shlex
 import sys
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner
 
@@ -18,6 +16,7 @@ from rdukit.errors import NotFound, all_error_classes
 from rdukit_node.cli.snfadm import snfadm
 from support import shows
 from support.pages import code_blocks
+from support.printed_commands import check_command
 
 pytestmark = shows("docs", "start", "upgrade", "troubleshooting", "project", "grpc", "metrics")
 
@@ -197,19 +196,4 @@ def test_these_pages_name_codes_and_commands_that_exist(name: str) -> None:
     spans = re.findall(r"`(rdukit [a-z][^`]+)`", text)
     lines = [line for block in code_blocks(text, "sh") for line in block.splitlines() if line.startswith("rdukit ")]
     for command_line in [*spans, *lines]:
-        assert_command_exists(shlex.split(command_line, comments=True)[1:])
-
-
-def assert_command_exists(words: list[str]) -> None:
-    """Follow the words of a command line to the command that they name, and its options."""
-    context, found = click.Context(root), root
-    while isinstance(found, click.Group) and words and re.fullmatch(r"[a-z-]+", words[0]):
-        inner = found.get_command(context, words[0])
-        assert inner is not None, words
-        found, words = inner, words[1:]
-        if isinstance(found, click.Group):
-            context = click.Context(found)
-        else:
-            break
-    known = {option for each in found.get_params(click.Context(found)) for option in each.opts}
-    assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known, words
+        check_command(command_line)

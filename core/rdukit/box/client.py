@@ -265,8 +265,9 @@ class BoxClient(Closable):
             answer.close()  # if it was read to its end, its connection serves the next request already
 
     def _unavailable(self, cause: Exception) -> Unavailable:
-        hint = "; start one with: rdukit box run" if self._socket is None else ""
-        return Unavailable(f"no box answers at {self.url}: {cause}{hint}")
+        hint = "" if self._socket is not None else '; start one with: rdukit box run, and wait for "serving"'
+        reason = getattr(cause.__cause__, "strerror", None) or cause
+        return Unavailable(f"no box answers at {self.url} ({reason}){hint}")
 
     def _read(self, answer: urllib3.BaseHTTPResponse) -> dict[str, Any]:
         where = f"{self.url}{answer.url}"

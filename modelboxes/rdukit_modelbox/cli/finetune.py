@@ -15,6 +15,7 @@ from rdukit.units import format_bytes, plain
 if TYPE_CHECKING:
     from rdukit_modelbox.cli.call import ProgressBars
     from rdukit_modelbox.contract.box import Box
+    from rdukit_modelbox.finetune.run import Finetuned
     from rdukit_modelbox.verbs.context import Progress
 
 _PATH: Final = click.Path(path_type=Path)
@@ -108,6 +109,12 @@ def finetune(
     if as_json:
         click.echo(json.dumps({**asdict(made), "folder": str(made.folder)}, default=str, indent=2))
         return
+    for line in result_lines(made):
+        click.echo(line)
+
+
+def result_lines(made: "Finetuned") -> list[str]:
+    """Return the lines that the command prints about a fine-tuning (pure)."""
     rows = [("steps", f"{made.steps:,}"), ("trained parameters", f"{made.trained_parameters:,}")]
     rows += [(name, f"{plain(value)} before, {plain(made.after[name])} after") for name, value in made.before.items()]
     rows += [
@@ -116,8 +123,7 @@ def finetune(
     rows += [("folder", str(made.folder)), *([("adapter", str(made.adapter))] if made.adapter else [])]
     rows += [("curve", str(made.curve)), ("serve it", f"rdukit serve {made.folder}")]
     width = max(len(name) for name, _ in rows)
-    for name, value in rows:
-        click.echo(f"{name:<{width}}  {value}")
+    return [f"{name:<{width}}  {value}" for name, value in rows]
 
 
 class TerminalContext:

@@ -160,9 +160,9 @@ class OpenInferenceApp:
                 return {"model_stats": [v.statistics.to_json(repository.name, n) for n, v in each]}
             case ["models", name] | ["models", name, "versions", _]:
                 _require(method, "GET")
-                repository = self._models.repository_of(name)
-                found = repository.find(name, parts[3] if len(parts) == 4 else "")
-                return model_metadata(repository, found)
+                # A caller that asks for names and shapes before its first request gets the newest training's, too.
+                found = await self._models.ensure(name, parts[3] if len(parts) == 4 else "")
+                return model_metadata(self._models.repository_of(name), found)
             case ["models", name, "config"] | ["models", name, "versions", _, "config"]:
                 _require(method, "GET")
                 repository = self._models.repository_of(name)

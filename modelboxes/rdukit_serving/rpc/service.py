@@ -71,9 +71,9 @@ class OpenInferenceServicer:
         return json_format.ParseDict(server_metadata(), pb.ServerMetadataResponse())
 
     async def ModelMetadata(self, request: Any, context: Context) -> Any:
-        """Answer with inputs and outputs."""
+        """Answer with inputs and outputs; load the newest trained model if nothing is loaded."""
+        found = await self._models.ensure(request.name, request.version)
         repository = self._models.repository_of(request.name)
-        found = repository.find(request.name, request.version)
         return json_format.ParseDict(model_metadata(repository, found), pb.ModelMetadataResponse())
 
     async def ModelConfig(self, request: Any, context: Context) -> Any:

@@ -222,7 +222,7 @@ def watched(
     """
     try:
         for name in names:
-            click.echo(f"waiting for {name}; Ctrl-C stops waiting; to end it: rdukit {command} {end}", err=True)
+            click.echo(f"waiting for {name}; Ctrl-C stops waiting; to end it: rdukit {command} {end} {name}", err=True)
         yield
     except KeyboardInterrupt:
         if as_json:

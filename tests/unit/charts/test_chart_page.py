@@ -62,3 +62,19 @@ def test_the_chart_takes_every_platform_and_no_other_name() -> None:
     assert SCHEMA["properties"]["node"]["properties"]["platform"]["enum"] == list(NODES)
     with pytest.raises(jsonschema.ValidationError, match="'SN99-8' is not one of"):
         jsonschema.validate(with_value("node.platform", "SN99-8"), SCHEMA)
+
+
+def test_the_commands_of_the_page_name_objects_images_and_labels_of_the_chart() -> None:
+    objects = set(re.findall(r"(deployment|service)/demo-rdukit-(\w+)", PAGE))
+    assert objects == {("deployment", "gateway"), ("service", "gateway")}
+    for kind, name in objects:
+        template = (CHART / f"templates/{name}.yaml").read_text()
+        assert f"kind: {kind.capitalize()}\n" in template and f'printf "%s-{name}"' in template
+    repositories = {image["repository"] for image in VALUES["images"].values() if isinstance(image, dict)}
+    (images,) = re.findall(r"^for image in (.*); do$", PAGE, re.MULTILINE)
+    assert {f"rdukit/{name}" for name in images.split()} == repositories - {"postgres"}
+    assert f"needs `postgres:{VALUES['images']['postgresql']['tag']}`" in PAGE
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+    assert set(re.findall(r"/rdukit/\$image:(\S+)", PAGE)) == {version}
+    labels = dict(re.findall(r"kubectl label node .* (rdukit\.dev/\w+)=(\w+)", PAGE))
+    assert labels == VALUES["node"]["nodeSelector"] | VALUES["nodes"]["nodeSelector"]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from rdukit.errors import InvalidArgument
+from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit.files.atomic import sha256_of, write_json_atomic
 from rdukit.pef.checkpoint_files import find_differences
 from rdukit_modelbox.artifacts.convert_checkpoint import convert_checkpoint
@@ -22,8 +22,9 @@ from rdukit_modelbox.preprocessing.datasets import Samples, load_dataset, save_d
 from rdukit_modelbox.preprocessing.sources import Format, RowErrors, find_sources
 from rdukit_modelbox.tasks.program import ModelProgram
 from rdukit_modelbox.training.checkpoints import load_checkpoint
-from rdukit_serving.shape import Shape
+from rdukit_serving.shape import Shape, shape_of
 from support import shows
+from support.pefs.examples import training_pef
 
 pytestmark = shows("training", "checkpoints")
 
@@ -98,3 +99,8 @@ def test_a_checkpoint_of_another_model_is_no_dump_of_torch() -> None:
     with pytest.raises(InvalidArgument, match=r"another model: it lacks .*; only the checkpoint has x") as refused:
         program.parameters_to_device({"x": torch.zeros(2)})
     assert "\n" not in refused.value.message and not FOREIGN.search(refused.value.message)
+
+
+def test_a_pef_of_a_program_is_refused_with_how_a_box_serves_its_model() -> None:
+    with pytest.raises(PefMismatch, match=r"net\.pef was not compiled by a ModelBox.*rdukit docs modelbox-own-model"):
+        shape_of(training_pef(), "net.pef")
