@@ -27,9 +27,9 @@ ASKED: dict[str, Any] = {
 }  # fmt: skip
 
 
-def write_folder(folder: Path, **sizes: int) -> None:
+def write_folder(folder: Path) -> None:
     torch.manual_seed(3)
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**SIZES | sizes))
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**SIZES))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     model.save_pretrained(folder)
@@ -72,30 +72,3 @@ def test_texts_go_on_while_native_kernels_take_the_place_of_portable_ones(
     with running(command, home, kernels="auto") as http:
         assert http.get("/v2/models/gpt2").json()["properties"]["kernels"].startswith("native")
         assert ask(http) == wanted
-
-
-def test_the_draft_of_a_model_gets_native_kernels_after_its_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, small, home = tmp_path / "folder", tmp_path / "small", tmp_path / "home"
-    write_folder(folder)
-    write_folder(small, n_embd=16)
-    monkeypatch.setenv("RDUKIT_COMPILE_ROUTES", "bf16=native,f32=blas")  # not measured first
-    command: list[str | Path] = [
-        "serve", folder, "--draft-checkpoint", small, "--precision", "f32", "--context", "48",
-    ]  # fmt: skip
-    with running(command, home, kernels="auto") as http:
-        wanted, seen = ask(http), []
-
-        def kernels() -> tuple[str, str]:
-            assert ask(http) == wanted
-            found = http.get("/v2/models/gpt2").json()["properties"]
-            seen.append((found["kernels"].partition(":")[0], found["draft_kernels"].partition(":")[0]))
-            return seen[-1]
-
-        assert kernels() == ("portable", "portable")
-        wait_until(lambda: kernels() == ("native", "native"), 900)
-        assert ("portable", "native") not in seen
-    with running(command, home, kernels="auto") as http:
-        found = http.get("/v2/models/gpt2").json()["properties"]
-        assert (found["kernels"].partition(":")[0], found["draft_kernels"].partition(":")[0]) == ("native", "native")
