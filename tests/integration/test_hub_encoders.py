@@ -4,6 +4,7 @@ In f32; outputs within 1e-5 and gradients within 1e-4 cover sums in another orde
 """
 
 import copy
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from rdukit_modelbox.artifacts.hub_folder import prepare_hub_folder
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_zoo.checkpoints.folder import load_hub_folder, open_hub_folder, save_hub_folder
+from rdukit_zoo.checkpoints.sentence_modules import files_of_pooling
 from support import first_short, shows
 from support.platform.warm import start_box
 
@@ -148,11 +150,18 @@ def test_a_bert_with_a_tokenizer_answers_texts_with_vectors(tmp_path: Path, monk
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     tokenizer.save(str(tmp_path / "theirs" / "tokenizer.json"))
+    config = tmp_path / "theirs" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "matryoshka_dimensions": [8, 16]}))
+    files = files_of_pooling({"pooling": "mean", "normalizes": True, "width": 32})
+    for name, content in files.items():
+        (tmp_path / "theirs" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "theirs" / name).write_text(json.dumps(content))
     texts = ["a b c", "z y x w v u t s r q"]
     running, box = served(tmp_path)
     try:
         with httpx.Client(trust_env=False, timeout=60, base_url=running.rest_url) as http:
             answer = http.post("/v1/embeddings", json={"model": box, "input": texts}).raise_for_status().json()
+            short = http.post("/v1/embeddings", json={"model": box, "input": texts, "dimensions": 8}).json()["data"]
             ready = http.get("/v2/health/ready")
             refused = http.post("/v1/completions", json={"model": box, "prompt": "a b"})
             too_long = http.post("/v1/embeddings", json={"model": box, "input": "a " * 23})
@@ -162,8 +171,11 @@ def test_a_bert_with_a_tokenizer_answers_texts_with_vectors(tmp_path: Path, monk
     for text, entry in zip(texts, answer["data"], strict=True):
         tokens = torch.tensor([tokenizer.encode(text).ids])
         assert tokens[0, 0] == 2 and tokens[0, -1] == 3
-        wanted = theirs(tokens).last_hidden_state.mean(1)[0].detach()
+        wanted = torch.nn.functional.normalize(theirs(tokens).last_hidden_state.mean(1)[0].detach(), dim=0)
         torch.testing.assert_close(torch.tensor(entry["embedding"]), wanted, rtol=1e-5, atol=1e-5)
+        first = torch.nn.functional.normalize(wanted[:8], dim=0)
+        found = torch.tensor(short[entry["index"]]["embedding"])
+        torch.testing.assert_close(found, first, rtol=1e-5, atol=1e-5)
     assert answer["usage"]["prompt_tokens"] == 5 + 12
     assert (refused.status_code, refused.json()["error"]["message"]) == (
         400, "this model generates no text; expected /v1/embeddings",

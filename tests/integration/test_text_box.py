@@ -367,6 +367,24 @@ def test_embeddings_of_tokens_are_those_of_their_text(client: openai.OpenAI) -> 
     assert client.embeddings.with_raw_response.create(model="llama", input="x").headers["x-request-id"]
 
 
+def test_a_model_that_states_shorter_vectors_gives_them(client: openai.OpenAI, folder: Path) -> None:
+    tokens: Any = [list(b"one"), list(b"two")]
+    whole = client.embeddings.create(model="llama", input=tokens, encoding_format="float").data
+    file = folder / "checkpoint" / "generation_config.json"
+    known = file.read_text()
+    file.write_text(json.dumps({**json.loads(known), "matryoshka_dimensions": [4, 8]}))
+    try:
+        packed = client.embeddings.create(model="llama", input=tokens, dimensions=8).data  # as base64
+        short = client.embeddings.create(model="llama", input=tokens, dimensions=8, encoding_format="float").data
+        # The model does not normalise: the beginning has the same numbers.
+        for found in (packed, short):
+            assert [each.embedding for each in found] == [pytest.approx(each.embedding[:8]) for each in whole]
+        with pytest.raises(openai.BadRequestError, match="dimensions: 5 is not valid; expected one of 4, 8, 16"):
+            client.embeddings.create(model="llama", input=tokens, dimensions=5)
+    finally:
+        file.write_text(known)
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [

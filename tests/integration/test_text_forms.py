@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import jsonschema
 import openai
 import pytest
@@ -273,6 +274,36 @@ def test_thoughts_come_apart_from_what_is_said_with_calls_in_both(client: openai
     ).choices[0]  # fmt: skip
     thought: Any = thinking.message
     assert (thinking.finish_reason, thought.content) == ("length", "") and len(thought.reasoning_content) > 5
+
+
+@pytest.mark.usefixtures("thinking_template")
+def test_an_answer_that_first_thinks_continues_no_text(box: ProcessBox) -> None:
+    said = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "So"}]
+    with httpx.Client(base_url=box.rest_url, trust_env=False) as http:
+        asked = {"model": "llama", "max_tokens": 2, "messages": said}
+        refused = http.post("/v1/messages", json=asked)
+        answer = http.post("/v1/messages", json={**asked, "thinking": {"type": "disabled"}})
+    assert refused.status_code == 400 and "thinks before it continues a text" in refused.json()["error"]["message"]
+    assert answer.status_code == 200 and answer.json()["usage"]["output_tokens"] == 2
+
+
+@pytest.mark.usefixtures("short_template")
+def test_a_function_of_older_clients_is_called_and_its_result_goes_back(client: openai.OpenAI) -> None:
+    functions: Any = [tool["function"] for tool in TOOLS]
+    asked: Any = {"model": "llama", "messages": [{"role": "user", "content": "x"}], "functions": functions}
+    forced = {**asked, "function_call": {"name": "wait"}, "max_tokens": 90}
+    whole = client.chat.completions.create(**forced, temperature=0).choices[0]
+    call: Any = whole.message.function_call
+    assert (whole.finish_reason, call.name, whole.message.content) == ("function_call", "wait", None)
+    assert json.loads(call.arguments)["s"] in {1, 2}
+    chunks = [chunk.choices[0] for chunk in client.chat.completions.create(**forced, temperature=0, stream=True)]
+    parts: list[Any] = [chunk.delta.function_call for chunk in chunks if chunk.delta.function_call]
+    assert (parts[0].name, "".join(part.arguments or "" for part in parts)) == ("wait", call.arguments)
+    assert chunks[-1].finish_reason == "function_call"
+    back = [whole.message.model_dump(), {"role": "function", "name": "wait", "content": "done"}]
+    after = client.chat.completions.create(**asked | {"messages": [*asked["messages"], *back]}, max_tokens=2)
+    assert after.choices[0].finish_reason == "length" and after.usage is not None
+    assert after.usage.prompt_tokens == len("find wait x<tool_call>waitdone")
 
 
 @pytest.mark.usefixtures("thinking_template")

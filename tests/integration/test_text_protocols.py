@@ -275,6 +275,11 @@ def test_an_error_has_the_form_of_the_api_that_was_called(
         ({"messages": [{"role": "assistant", "content": [{"type": "tool_result", "tool_use_id": "1"}]},
                        {"role": "user", "content": "x"}]}, "not valid with the role assistant"),
         ({"messages": [{"role": "assistant", "content": "x"}]}, "put a user message before it"),
+        ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": [
+            {"type": "tool_use", "id": "1", "name": "f", "input": {}}]}]}, "with its tool_result after it"),
+        ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": [
+            {"type": "thinking", "thinking": "h", "signature": ""}, {"type": "text", "text": "A"}]}]},
+         "has a block thinking; expected only text there"),
         ({"tool_choice": {"type": "tool", "name": "f"}}, "expected none, because there are no tools"),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
         ({"extra_body": {"nonsense": 1}}, "nonsense: it is not a field"),

@@ -44,6 +44,7 @@ from rdukit_serving.shape import SERVE, Shape
 from rdukit_serving.speech.description import SPEECH_FILE
 from rdukit_serving.text.chat_template import GENERATION_FILE, TEMPLATE_FILES, TOKENIZER_FILE
 from rdukit_serving.text.generation_config import folder_generation
+from rdukit_serving.text.short_vectors import stated_dimensions
 from rdukit_zoo.checkpoints.folder import (
     HubFolder,
     drawing_nothing,
@@ -285,6 +286,7 @@ def write_checkpoint(
     ignored = SPEECH_KEYS if hub.entry.task == SPEECH_TO_TEXT else ()
     generation = folder_generation(hub.path, hub.config, int(sizes["vocabulary"]), ignored)
     written = {"vocab_size": vocabulary, **({"eos_token_id": ends} if ends is not None else {}), **generation}
+    written |= stated_dimensions(hub.config, str(hub.path / "config.json"))
     write_json_atomic(target / GENERATION_FILE, written)
 
 

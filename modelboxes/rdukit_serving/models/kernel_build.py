@@ -21,29 +21,37 @@ PROGRAM: Final = "rdukit_modelbox.artifacts.native_kernels"
 
 
 async def switch_to_native(repository: Repository, to_build: Mapping[Path, Path]) -> None:
-    """Build each PEF's native kernels, and replace the version that answers by one with these PEFs, under its number.
+    """Build each PEF's native kernels in order; each replaces its PEF in the version that answers, under its number.
 
-    Requests are answered all the time. What cannot be built, or finds no room, leaves the version as it is.
+    So a model has its kernels before those of its draft are built. Requests are answered all the time. What cannot be
+    built, or finds no room, leaves the version as it is.
 
     Args:
-        to_build: PEF → path of the PEF with native kernels.
+        to_build: PEF → path of the PEF with native kernels; of a model, of its draft, or of both.
     """
-    began = time.monotonic()
-    built = {pef: native for pef, native in to_build.items() if await _build(pef, native)}
+    for pef, native in to_build.items():
+        began = time.monotonic()
+        if await _build(pef, native):
+            await _switch(repository, pef, native, began)
+
+
+async def _switch(repository: Repository, pef: Path, native: Path, began: float) -> None:
+    """Load the version that answers with ``native`` in place of ``pef``, if it has that."""
     current = repository.current
     if current is None:
         return
     files = current.files
-    draft = (built.get(files.draft[0], files.draft[0]), files.draft[1]) if files.draft else None
-    pef = built.get(files.pef, files.pef)
-    if (pef, draft) == (files.pef, files.draft):
+    draft = files.draft and (native if files.draft[0] == pef else files.draft[0], files.draft[1])
+    model = native if files.pef == pef else files.pef
+    if (model, draft) == (files.pef, files.draft):
         return
     try:
-        await repository.load(pef, files.checkpoint, current.version, draft=draft)
+        await repository.load(model, files.checkpoint, current.version, draft=draft)
     except RdukitError as error:
-        logger.warning("native kernels are used from the next start on reason=%s", error.message)
+        logger.warning("native kernels are used from the next start on pef=%s reason=%s", native, error.message)
         return
-    logger.info("native kernels are used model=%s seconds=%.1f", repository.name, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    logger.info("native kernels are used model=%s pef=%s seconds=%.1f", repository.name, native, seconds)
 
 
 async def _build(pef: Path, native: Path) -> bool:

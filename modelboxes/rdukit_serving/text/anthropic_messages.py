@@ -233,9 +233,23 @@ class _Told(ServedFields, SamplingFields):
 
     @property
     def beginning(self) -> str:
-        """Return the text that the answer continues: the last message, if it is the assistant's."""
+        """Return the text that the answer continues: the last message, if it is the assistant's.
+
+        Raises:
+            InvalidArgument: that message has other blocks than text.
+        """
         last = self.messages[-1]
-        return "".join(str(each.content or "") for each in last.for_chat()) if last.role == "assistant" else ""
+        if last.role != "assistant":
+            return ""
+        others = [] if isinstance(last.content, str) else [each.type for each in last.content if each.type != "text"]
+        if others:
+            follows = " with its tool_result" if "tool_use" in others else ""
+            raise InvalidArgument(
+                f"messages: the answer continues the last message, which has a block {others[0]}; expected only text "
+                f"there, or a user message{follows} after it",
+                field="messages",
+            )
+        return "".join(str(each.content or "") for each in last.for_chat())
 
     def chat(self, most: int | None = None, stops: Sequence[str] = ()) -> ChatBody:
         """Return the chat that this is, without ``beginning``.

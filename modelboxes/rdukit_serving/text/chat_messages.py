@@ -37,10 +37,17 @@ class TextOnly(RequestPart):
 
 
 class TextPart(TextOnly):
-    """Part of a message's content."""
+    """Part of a message's content: a text, or an assistant's refusal, which is one to the model."""
 
     type: Literal["text"]
     text: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_refusal(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("type") == "refusal" and value.keys() == {"type", "refusal"}:
+            return {"type": "text", "text": value["refusal"]}
+        return value
 
 
 class CalledFunction(RequestPart):
@@ -113,7 +120,7 @@ def choose_tool(name: str) -> ChosenTool:
 class ChatMessage(RequestPart):
     """Message of a chat."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[TextPart] | None = None
     name: str | None = None
     #: For an assistant: its calls, and its thoughts, which some templates show again.
@@ -125,12 +132,17 @@ class ChatMessage(RequestPart):
     refusal: str | None = None
     annotations: list[Any] | None = None
     audio: None = None
-    function_call: None = None
+    #: The older form of an assistant's call; results have the role ``function`` and its name.
+    function_call: CalledFunction | None = None
 
     @model_validator(mode="after")
     def _check_role(self) -> Self:
         if self.tool_calls and self.role != "assistant":
             raise ValueError("tool_calls are valid only with the role assistant")
+        if self.function_call is not None and (self.tool_calls or self.role != "assistant"):
+            raise ValueError("function_call is valid only with the role assistant and without tool_calls")
+        if self.role == "function" and not self.name:
+            raise ValueError("a message with the role function needs name, the function whose result it is")
         if self.role == "tool" and self.tool_call_id is None:
             raise ValueError("a message with the role tool needs tool_call_id, the id of the call that it answers")
         if self.content is None and self.role != "assistant":

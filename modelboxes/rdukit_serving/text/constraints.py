@@ -170,6 +170,8 @@ class Constraints:
             reason = str(cause) or "it is not a JSON object"
         if reason:
             words = f"{form.field}: no text can have this form: {shorten_reason(reason)}"
+            if "circular references" in reason:
+                words += "; write them into the schema that $ref names"
             raise InvalidArgument(words, field=form.field)
         return matcher
 

@@ -36,6 +36,11 @@ class DraftModel:
         """Return the name of its PEF."""
         return self._program.pef.name
 
+    @property
+    def kernels(self) -> str:
+        """Return its kernels in words."""
+        return self._program.properties()["kernels"]
+
     def seconds(self, outlooks: Sequence[Outlook]) -> float:
         """Return the seconds of a run that proposes a token for each text that needs the draft."""
         texts = sum(outlook.is_drafted for outlook in outlooks)

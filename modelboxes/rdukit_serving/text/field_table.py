@@ -71,6 +71,8 @@ _OBEYED: Final = (
     FieldRow("whether the model must call a tool, and which", "", "tool_choice", "tool_choice", "tool_choice"),
     FieldRow("false: at most one call", "", "parallel_tool_calls", "parallel_tool_calls",
              "tool_choice.disable_parallel_tool_use"),
+    FieldRow("older name of tools; the answer has a `function_call`", "", "functions"),
+    FieldRow("older name of tool_choice: `none`, `auto` or a name", "", "function_call"),
     FieldRow("variable of the chat template", "", "reasoning_effort", "reasoning.effort", "output_config.effort"),
     FieldRow("whether the model thinks: `enable_thinking` of the chat template", "", "", "", "thinking"),
     FieldRow("more variables of the chat template", "", "chat_template_kwargs", "chat_template_kwargs",
@@ -102,7 +104,7 @@ field. All APIs accept fields of the vendor and of vLLM; OpenAI's and Anthropic'
 `extra_body`.
 """
 _UNUSED: Final = """vLLM clients may send these with the value that means unused: {unused}.
-So may those of OpenAI with `suffix`, `functions`, `function_call`, `modalities`, `audio`, `web_search_options`,
+So may those of OpenAI with `suffix`, `modalities`, `audio`, `web_search_options`,
 `previous_response_id`, `conversation`, `prompt`, `max_tool_calls` and `context_management`, and those of Anthropic with
 `container`, `mcp_servers`, `context_management` and `inference_geo`. Any other value is a 400.
 """

@@ -105,7 +105,7 @@ def folder_generation(
     Raises:
         InvalidArgument: as ``constraints_of`` and ``sampling_of``; or a file is damaged.
     """
-    path, known = _read(folder)
+    path, known = read_generation(folder)
     # transformers' configuration of BART has this where a file does not say it.
     is_bart = any(str(name).startswith(("Bart", "MBart")) for name in config.get("architectures") or ())
     has_file = path.is_file()
@@ -160,7 +160,7 @@ def sampling_defaults(checkpoint: Path | None) -> dict[str, Any]:
     """
     if checkpoint is None:
         return {}
-    path, known = _read(checkpoint)
+    path, known = read_generation(checkpoint)
     try:
         return sampling_of(known)
     except InvalidArgument as cause:
@@ -204,7 +204,7 @@ def known_tokens(checkpoint: Path) -> int | None:
 
 def _generation_value(checkpoint: Path, key: str) -> int | list[int] | None:
     """Return a number or numbers of ``generation_config.json``; None without the file or the key."""
-    path, known = _read(checkpoint)
+    path, known = read_generation(checkpoint)
     value: Any = known.get(key)
     numbers = value if isinstance(value, list) else [] if value is None else [value]
     if not all(isinstance(number, int) and number >= 0 for number in numbers) or value == []:
@@ -213,8 +213,12 @@ def _generation_value(checkpoint: Path, key: str) -> int | list[int] | None:
     return checked
 
 
-def _read(checkpoint: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the file next to a checkpoint, and its content; empty if it is missing."""
+def read_generation(checkpoint: Path) -> tuple[Path, dict[str, Any]]:
+    """Return the file next to a checkpoint, and its content; empty if it is missing.
+
+    Raises:
+        InvalidArgument: the file is damaged.
+    """
     path = companion(checkpoint, GENERATION_FILE)
     if not path.is_file():
         return path, {}

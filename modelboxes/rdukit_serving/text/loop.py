@@ -74,7 +74,9 @@ def tell_ready(
     gc.collect()
     gc.freeze()
     text = {**program.sizes.figures(), "generates": program.generates}
-    properties = {**program.properties(), **({} if draft is None else {"draft": draft.name})}
+    properties = program.properties()
+    if draft is not None:
+        properties |= {"draft": draft.name, "draft_kernels": draft.kernels}
     socket.send_fds(box, [encode(kind="ready", text=text, properties=properties)], descriptors)
 
 

@@ -18,6 +18,7 @@ from fastapi.responses import JSONResponse, Response
 from rdukit.errors import RdukitError
 from rdukit_serving.models.version import ModelVersion
 from rdukit_serving.text.answers import Step, Tally, Turn, make_together, server_timing, stream_response, unless_gone
+from rdukit_serving.text.older_functions import function_call_deltas, function_call_of
 from rdukit_serving.text.queue import Done, GenerationRequest, Piece, Thought
 from rdukit_serving.text.reasoning import AnswerReader
 from rdukit_serving.text.token_bytes import characters, shown
@@ -62,12 +63,13 @@ class Completion:
     """Response, complete or streamed; its choices are generated concurrently.
 
     ``choices``: of each prompt. ``new_reader`` creates a reader of thoughts and calls for each text; None: there are
-    neither.
+    neither. ``with_functions``: a call has the older form ``function_call``.
     """
 
     def __init__(
         self, name: str, version: ModelVersion, requests: Sequence[GenerationRequest], choices: int, is_chat: bool,
         with_logprobs: bool, new_reader: Callable[[], AnswerReader | None] = lambda: None,
+        with_functions: bool = False,
     ) -> None:  # fmt: skip
         self._name = name
         self._version = version
@@ -78,6 +80,7 @@ class Completion:
             self._turns.append(Turn(version, request, new_reader(), self._tally, first))
         self._is_chat = is_chat
         self._with_logprobs = with_logprobs
+        self._with_functions = with_functions
         self._id = ("chatcmpl-" if is_chat else "cmpl-") + secrets.token_hex(12)
         self._created = int(time.time())
 
@@ -98,7 +101,7 @@ class Completion:
             {
                 "index": index, **self._content(choice),
                 "logprobs": self._logprobs(choice.pieces) if self._with_logprobs else None,
-                "finish_reason": choice.reason,
+                "finish_reason": self._reason(choice.reason),
             }
             for index, choice in enumerate(made)
         ]  # fmt: skip
@@ -111,7 +114,10 @@ class Completion:
             return {"text": choice.text}
         message: dict[str, object] = {"role": "assistant", "content": choice.text, "refusal": None}
         if choice.calls:
-            message |= {"content": choice.text or None, "tool_calls": [call.body() for call in choice.calls]}
+            calls: dict[str, object] = {"tool_calls": [call.body() for call in choice.calls]}
+            if self._with_functions:
+                calls = {"function_call": function_call_of(choice.calls[0])}
+            message |= {"content": choice.text or None, **calls}
         if choice.thought:
             message["reasoning_content"] = choice.thought
         return {"message": message}
@@ -140,15 +146,21 @@ class Completion:
                     case Thought():
                         yield _frame({**head, "choices": [self._choice(index, {"reasoning_content": event.text})]})
                     case ToolCall():
-                        for delta in _call_deltas(event, sent[index][1]):
+                        older = self._with_functions
+                        for delta in function_call_deltas(event) if older else _call_deltas(event, sent[index][1]):
                             yield _frame({**head, "choices": [self._choice(index, delta)]})
                         sent[index][1] += 1
                     case Done():
                         # OpenAI's has no content here; some clients of the vendor's API read it of each.
-                        yield _frame({**head, "choices": [self._choice(index, {"content": ""}, event.reason)]})
+                        yield _frame(
+                            {**head, "choices": [self._choice(index, {"content": ""}, self._reason(event.reason))]}
+                        )
         if with_usage:
             yield _frame({**head, "choices": [], "usage": self._tally.usage(time.time())})
         yield _DONE
+
+    def _reason(self, reason: str) -> str:
+        return "function_call" if reason == "tool_calls" and self._with_functions else reason
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self._id, "object": kind, "created": self._created, "model": self._name}

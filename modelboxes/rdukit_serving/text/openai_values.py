@@ -6,15 +6,16 @@ Source: OpenAI's API reference, "Completions", "Chat" and "Embeddings": names, t
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
 from rdukit.errors import InvalidArgument
 from rdukit.strict_json import refuse_duplicates, refuse_values
 from rdukit_serving.text.chat_messages import (
     ChatMessage,
     ChosenTool,
+    DeclaredFunction,
     FunctionTool,
     RequestPart,
     check_template_values,
@@ -23,9 +24,23 @@ from rdukit_serving.text.chat_template import ChatTemplate
 from rdukit_serving.text.constraints import TextForm
 from rdukit_serving.text.form_values import ResponseFormat, StructuredOutputs, form_of
 from rdukit_serving.text.forms.composed import compose
+from rdukit_serving.text.older_functions import (
+    FIELDS,
+    FunctionChoice,
+    choice_as_tool,
+    functions_as_tools,
+    with_tool_calls,
+)
 from rdukit_serving.text.queue import GenerationRequest
 from rdukit_serving.text.reasoning import AnswerReader, ThinkingReader, find_thinking
-from rdukit_serving.text.request_fields import LEAVE_OUT, UNUSED_OF_VLLM, AcceptedFields, Verbosity, find_nearest
+from rdukit_serving.text.request_fields import (
+    LEAVE_OUT,
+    UNUSED_OF_VLLM,
+    AcceptedFields,
+    ServedFields,
+    Verbosity,
+    find_nearest,
+)
 from rdukit_serving.text.tool_calls import CallReader, forced_call, format_of
 
 #: Most characters of all stop texts together, which are searched after each token; and most choices of a prompt
@@ -63,7 +78,7 @@ _NOT_SERVED: Final[Mapping[str, tuple[object, ...]]] = {
 }  # fmt: skip
 
 #: Names that pydantic adds to an error's place for the tried kind of value.
-_TAG: Final = re.compile(r"(list\[|function-|constrained-|tagged-union|one-of-).*|str|int|\[key\]")
+_TAG: Final = re.compile(r"(list\[|literal\[|function-|constrained-|tagged-union|one-of-|Chosen).*|str|int|\[key\]")
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -242,12 +257,38 @@ class ChatBody(_Generation):
     tools: list[FunctionTool] | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
     parallel_tool_calls: bool | None = None
+    #: Older names of ``tools`` and ``tool_choice``, which they set.
+    functions: list[DeclaredFunction] | None = None
+    function_call: FunctionChoice | None = None
     #: Both are variables of the chat template.
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     chat_template_kwargs: Annotated[dict[str, Any], AfterValidator(check_template_values)] | None = None
     #: Without effect: verbosity, and the predicted text.
     verbosity: Verbosity | None = None
     prediction: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _take_functions(self) -> Self:
+        if self.uses_functions:
+            if self.tools or self.tool_choice is not None:
+                name = "functions" if self.functions else "function_call"
+                raise InvalidArgument(
+                    f"{name}: it cannot be combined with tools or tool_choice; write these instead", field=name
+                )
+            self.tools = functions_as_tools(self.functions or ()) or None
+            self.tool_choice = choice_as_tool(self.function_call)
+            self.parallel_tool_calls = False
+        self.messages = with_tool_calls(self.messages)
+        return self
+
+    @property
+    def uses_functions(self) -> bool:
+        """Return whether the caller declares functions, and reads a call as ``function_call``."""
+        return bool(self.functions) or self.function_call not in (None, "none")
+
+    def field_of(self, name: str) -> str:
+        """Return the caller's name of a field of tools."""
+        return FIELDS[name] if self.uses_functions else name
 
     @property
     def has_tools(self) -> bool:
@@ -272,9 +313,8 @@ class ChatBody(_Generation):
         found = [tool for tool in tools if wanted in (None, tool[0])]
         if not found:
             names = ", ".join(name for name, _ in tools) or "none, because there are no tools"
-            raise InvalidArgument(
-                f"tool_choice: {wanted or choice} is not valid; expected {names}", field="tool_choice"
-            )
+            field = self.field_of("tool_choice")
+            raise InvalidArgument(f"{field}: {wanted or choice} is not valid; expected {names}", field=field)
         return found
 
     def reader(self, template: ChatTemplate, prompt: str) -> AnswerReader | None:
@@ -299,7 +339,8 @@ class ChatBody(_Generation):
             values["reasoning_effort"] = self.reasoning_effort
         if self.has_tools:
             if "tools" not in template.text:
-                raise InvalidArgument("tools: the model's chat template has none; leave them out", field="tools")
+                field = self.field_of("tools")
+                raise InvalidArgument(f"{field}: the model's chat template has no tools; leave it out", field=field)
             values["tools"] = [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
         return [message.for_template(knows_developers) for message in self.messages], values
 
@@ -312,16 +353,17 @@ class ChatBody(_Generation):
         self.check_least(most)
         form = self.form()
         forced, of_calls = self.forced_tools(), format_of(template.text)
+        schema_of = "functions.{}.parameters" if self.uses_functions else "tools.{}.function.parameters"
         thinking = find_thinking(template.text, prompt)
         thinks = thinking is not None and not thinking.has_ended
         if forced:  # a text that must be a call has no content that could have another form
-            form = forced_call(of_calls, forced)
+            form = forced_call(of_calls, forced, schema_of)
             if thinks:
                 form = compose(thinking, None, form, of_calls.opener)
             else:
                 prompt += of_calls.opener
         elif form is not None and self.has_tools and form.field == "response_format":
-            form = compose(thinking, form, forced_call(of_calls, self.named_tools()), of_calls.opener)
+            form = compose(thinking, form, forced_call(of_calls, self.named_tools(), schema_of), of_calls.opener)
         elif form is not None and thinks:
             form = compose(thinking, form, None)
         keeps_special = self.keeps_special or thinking is not None or (self.has_tools and not forced)
@@ -334,13 +376,15 @@ class ChatBody(_Generation):
         ]  # fmt: skip
 
 
-class EmbeddingBody(RequestPart):
+class EmbeddingBody(ServedFields):
     """Body of ``POST /v1/embeddings``."""
+
+    NOT_USED = {"truncate_prompt_tokens": (None,), "add_special_tokens": (None, True)}
 
     model: str
     user: str | None = None
     input: str | Tokens | Annotated[list[str], Field(min_length=1)] | Annotated[list[Tokens], Field(min_length=1)]
-    encoding_format: Literal["float", "base64"] = "float"
+    encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = None
 
     def inputs(self) -> list[str | list[int]]:

@@ -35,6 +35,8 @@ from rdukit_serving.text.openai_answers import Completion, error_body
 from rdukit_serving.text.openai_responses import ResponseAnswer, ResponseBody
 from rdukit_serving.text.openai_values import ChatBody, CompletionBody, EmbeddingBody, read_body
 from rdukit_serving.text.queue import Embedding, GenerationRequest
+from rdukit_serving.text.reasoning import find_thinking
+from rdukit_serving.text.short_vectors import check_dimensions, shorten
 from rdukit_serving.text.studio_generic import (
     GenericAnswer,
     InstancesBody,
@@ -191,6 +193,7 @@ class _Routes:
         answer = Completion(
             version.files.name, version, body.requests(prompt, template), body.choices, is_chat=True,
             with_logprobs=bool(body.logprobs), new_reader=lambda: body.reader(template, prompt),
+            with_functions=body.uses_functions,
         )  # fmt: skip
         return await answer.respond(request, body.stream, body.wants_usage())
 
@@ -294,7 +297,15 @@ class _Routes:
         """
         version = await self._find(request, chat.model)
         template = _chat_template(version, chat.has_tools)
-        prompt = await self._renderer.render(template, *chat.for_template(template)) + beginning
+        prompt = await self._renderer.render(template, *chat.for_template(template))
+        thinking = find_thinking(template.text, prompt) if beginning else None
+        if thinking is not None and thinking.has_begun:
+            raise InvalidArgument(
+                "messages: the model thinks before it continues a text; leave out the assistant's last message, or "
+                "send thinking: {type: disabled}",
+                field="messages",
+            )
+        prompt += beginning
         (asked,) = chat.requests(prompt, template)
         return Turn(version, asked, chat.reader(template, prompt))
 
@@ -336,8 +347,8 @@ async def _embed_all(
     """Return the vectors of texts, in their order.
 
     Raises:
-        InvalidArgument: the model's vectors have another number of ``dimensions``; or a text is empty or too long, and
-            the message has its number.
+        InvalidArgument: the model has no vectors of so many ``dimensions``; or a text is empty or too long, and the
+            message has its number.
     """
     found: list[Embedding] = []
     for number, text in enumerate(texts):
@@ -347,12 +358,10 @@ async def _embed_all(
             if len(texts) == 1 or cause.detail.get("field") != "input":
                 raise
             raise InvalidArgument(f"input.{number}: {cause.message.removeprefix('input: ')}", field="input") from cause
-        size = len(found[0].values)
-        if dimensions not in (None, size):
-            raise InvalidArgument(
-                f"dimensions: {dimensions} is not valid; expected {size}, which this model's vectors have, or none",
-                field="dimensions",
-            )
+        if dimensions is not None:
+            if number == 0:
+                check_dimensions(version.files.checkpoint, dimensions, len(found[0].values))
+            found[-1] = replace(found[-1], values=shorten(found[-1].values, dimensions))
     return found
 
 
@@ -389,5 +398,5 @@ def _router(name: str) -> dict[str, object]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "rdukit"}
 
 
-def _encoded(values: Sequence[float], form: str) -> object:
+def _encoded(values: Sequence[float], form: str | None) -> object:
     return base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode() if form == "base64" else list(values)

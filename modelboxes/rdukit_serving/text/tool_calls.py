@@ -59,8 +59,12 @@ def format_of(template: str) -> CallFormat:
     return next(each for each in FORMATS if each.mark in template)
 
 
-def forced_call(form: CallFormat, tools: Sequence[tuple[str, Mapping[str, Any]]]) -> TextForm:
+def forced_call(
+    form: CallFormat, tools: Sequence[tuple[str, Mapping[str, Any]]], place: str = "tools.{}.function.parameters"
+) -> TextForm:  # fmt: skip
     """Return the form of a text that calls one of the tools (name, schema of arguments) after the opener.
+
+    ``place``: of a tool's schema in the request, by the tool's number.
 
     Raises:
         InvalidArgument: the schemas are too long.
@@ -70,10 +74,9 @@ def forced_call(form: CallFormat, tools: Sequence[tuple[str, Mapping[str, Any]]]
     for number, (name, schema) in enumerate(tools):
         before = json.dumps(form.before.replace("NAME", name), ensure_ascii=False)
         after = json.dumps(form.after, ensure_ascii=False)
-        field = f"tools.{number}.function.parameters"
-        arguments = json_part(kept_schema({"type": "object", **schema}, field, shared))
+        arguments = json_part(kept_schema({"type": "object", **schema}, place.format(number), shared))
         lines += [f"call_{number}: {before} arguments_{number} {after}", f"arguments_{number}: {arguments}"]
-    return TextForm(FormKind.GRAMMAR, "\n".join(lines), "tools")
+    return TextForm(FormKind.GRAMMAR, "\n".join(lines), place.partition(".")[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ def test_fields_of_one_api_that_say_nothing_are_taken() -> None:
         ),
         (ChatBody, {"max_new_tokens": 1}, "or write max_tokens"),
         (ChatBody, {"stop_sequences": ["a"]}, "or write stop"),
-        (ChatBody, {"functions": [{}]}, "functions is not served here; leave it out, or write tools"),
+        (CompletionBody, {"functions": [{}]}, "functions is not served here; leave it out"),
         (ChatBody, {"length_penalty": 2.0}, "length_penalty is not served here; leave it out"),
         (ChatBody, {"use_beam_search": True}, "use_beam_search is not served here; leave it out"),
         (ChatBody, {"entirely_unknown": 1}, "entirely_unknown: it is not a field of this request; leave it out"),

@@ -118,6 +118,7 @@ def test_a_chat_with_calls_and_their_answers_comes_to_a_template_as_templates_re
         {"role": "assistant", "content": None, "refusal": None, "annotations": [], "audio": None,
          "function_call": None, "tool_calls": [CALL]},
         {"role": "tool", "content": "found", "tool_call_id": "c1"},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
         chat_template_kwargs={"enable_thinking": False}, reasoning_effort="low",
     )  # fmt: skip
     messages, values = body.for_template(ChatTemplate("{{ messages }}"))
@@ -127,6 +128,7 @@ def test_a_chat_with_calls_and_their_answers_comes_to_a_template_as_templates_re
         {"role": "user", "content": "hi"},
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "content": "found", "tool_call_id": "c1"},
+        {"role": "assistant", "content": "no"},
     ]
     assert values == {"enable_thinking": False, "reasoning_effort": "low"}
 

@@ -4,6 +4,7 @@ llguidance keeps ``anyOf``. If no value matches two options, both keywords mean 
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
@@ -19,6 +20,8 @@ _MAX_DEPTH: Final = 8
 MAX_COMPARED: Final = 5000
 #: The same for all ``oneOf`` of a request together: of its tools, and of each one's schema.
 MAX_COMPARED_FOR_ALL: Final = 10_000
+#: Places of arrays that are compared.
+_MAX_PLACES: Final = 16
 #: Ranges of integers whose overlaps are counted.
 _MAX_SPANS: Final = 1000
 
@@ -36,7 +39,7 @@ def exclusive_options(options: Sequence[Any], resolve: Resolve, shared: Comparis
     The result is None if the options are unknown, or need more than ``MAX_COMPARED`` or the remaining ``shared``
     comparisons. Options with a discriminator need no comparison.
     """
-    if _have_a_discriminator(options, resolve):
+    if find_discriminator(options, resolve, is_required=True) is not None:
         return list(options)
     shared = shared or Comparisons()
     given = min(MAX_COMPARED, shared.left)
@@ -51,18 +54,23 @@ def exclusive_options(options: Sequence[Any], resolve: Resolve, shared: Comparis
     return None
 
 
-def _have_a_discriminator(options: Sequence[Any], resolve: Resolve) -> bool:
-    """Return whether all options are objects that require a property of which each lists other values."""
+def find_discriminator(options: Sequence[Any], resolve: Resolve, is_required: bool = False) -> str | None:
+    """Return a property of which each option, an object, lists other values.
+
+    ``is_required``: only a property that all options require; otherwise one that all declare.
+    """
     found = [resolve(each) for each in options]
     if not found or not all(isinstance(each, dict) and _kinds(each) == {"object"} for each in found):
-        return False
-    for name in set.intersection(*(set(each.get("required", ())) for each in found)):
+        return None
+    names = [set(each.get("required" if is_required else "properties", ())) for each in found]
+    shared: list[str] = sorted(set.intersection(*names))
+    for name in shared:
         named = [resolve(each.get("properties", {}).get(name)) for each in found]
         values = [_values(each) if isinstance(each, dict) else None for each in named]
         listed = [value for each in values if each is not None for value in each]
         if None not in values and len(listed) == len(set(listed)):
-            return True
-    return False
+            return name
+    return None
 
 
 def _are_apart(one: Any, other: Any, resolve: Resolve, left: list[int], depth: int = 0) -> bool:
@@ -84,6 +92,8 @@ def _are_apart(one: Any, other: Any, resolve: Resolve, left: list[int], depth: i
     ours, theirs = _values(one), _values(other)
     if ours is not None and theirs is not None:
         return not ours & theirs
+    if _kinds(one) & _kinds(other) == {"array"}:
+        return _are_other_arrays(one, other, resolve, left, depth)
     if _kinds(one) & _kinds(other) != {"object"}:
         return False
     both = set(one.get("required", ())) & set(other.get("required", ()))
@@ -91,6 +101,29 @@ def _are_apart(one: Any, other: Any, resolve: Resolve, left: list[int], depth: i
     return any(
         _are_apart(mine[name], yours[name], resolve, left, depth + 1) for name in both if name in mine and name in yours
     )
+
+
+def _are_other_arrays(one: Any, other: Any, resolve: Resolve, left: list[int], depth: int) -> bool:
+    """Return whether arrays have other lengths, or other values at a place that both have."""
+    lengths = [(_length(each, "minItems", 0), _length(each, "maxItems", math.inf)) for each in (one, other)]
+    if lengths[0][1] < lengths[1][0] or lengths[1][1] < lengths[0][0]:
+        return True
+    for place in range(min(int(max(lengths[0][0], lengths[1][0])), _MAX_PLACES)):
+        mine, yours = _item(one, place), _item(other, place)
+        if _are_apart(mine, yours, resolve, left, depth + 1):
+            return True
+    return False
+
+
+def _length(schema: Mapping[str, Any], key: str, usual: float) -> float:
+    value = schema.get(key)
+    return value if isinstance(value, int) and value >= 0 else usual
+
+
+def _item(schema: Mapping[str, Any], place: int) -> Any:
+    """Return the schema of an array's item."""
+    listed = schema.get("prefixItems") or []
+    return listed[place] if isinstance(listed, list) and place < len(listed) else schema.get("items", True)
 
 
 def _kinds(schema: Mapping[str, Any]) -> set[str]:

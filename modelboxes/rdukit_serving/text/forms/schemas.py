@@ -4,28 +4,20 @@ Annotations are dropped; schemas that llguidance enforces inexactly are rewritte
 Source: JSON Schema 2020-12: ``format`` is an annotation, unknown formats and keywords are, too.
 """
 
+import functools
 import itertools
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator
 from typing import Any, Final
+from urllib.parse import quote, unquote
 
-from rdukit_serving.text.forms.exclusive import Comparisons, exclusive_options
+from rdukit_serving.text.forms.bounds import UnkeptBounds, find_rounded, narrow_bounds
+from rdukit_serving.text.forms.exclusive import Comparisons, exclusive_options, find_discriminator
+from rdukit_serving.text.forms.formats import FORMAT_PATTERNS, KEPT_FORMATS, NAME_PATTERNS
 from rdukit_serving.text.forms.patterns import UnkeptPattern, plain_patterns
 
-#: Formats that llguidance keeps.
-_KEPT_FORMATS: Final = frozenset(
-    {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"}
-)
-_HEX: Final = "[0-9a-fA-F]"
-_UUID: Final = f"{_HEX}{{8}}-{_HEX}{{4}}-%s{_HEX}{{3}}-%s{_HEX}{{3}}-{_HEX}{{12}}"
-#: Formats of pydantic that are enforced as expressions.
-_FORMAT_PATTERNS: Final = {f"uuid{version}": f"^{_UUID % (version, '[89abAB]')}$" for version in range(1, 9)}
-#: Names of a dict's keys by their format.
-_NAME_PATTERNS: Final = {
-    **_FORMAT_PATTERNS, "uuid": f"^{_UUID % (_HEX, _HEX)}$",
-    "date": "^[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])$",
-}  # fmt: skip
 #: Keywords whose value is a schema, a list of them, and a mapping to them.
 _ONE: Final = ("items", "additionalProperties", "additionalItems")
 _LISTS: Final = ("anyOf", "allOf", "oneOf", "prefixItems")
@@ -49,12 +41,15 @@ _UNKEPT: Final = {
     "$dynamicRef": "write $ref to a schema in $defs",
     "$recursiveRef": "write $ref to a schema in $defs",
 }  # fmt: skip
+#: Keywords that are enforced or refused; all others are annotations, and llguidance refuses some in recursive schemas.
+_KEYWORDS: Final = frozenset({
+    "type", "enum", "const", "format", "pattern", "minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum",
+    "exclusiveMaximum", "multipleOf", "required", "minProperties", "maxProperties", "patternProperties", "minItems",
+    "maxItems", "uniqueItems", "$ref", *_ONE, *_LISTS, *_MAPS, *_UNKEPT,
+})  # fmt: skip
 #: Deepest nesting, and most arrangements of a set's items.
 _MAX_DEPTH: Final = 200
 _MAX_SETS: Final = 2000
-#: Integers up to the first are doubles, as llguidance's numbers are; the second is the largest double of 63 bits.
-_EXACT: Final = 2**53
-_MOST: Final = 2**63 - 2**10
 
 
 class UnkeptSchema(ValueError):
@@ -69,28 +64,48 @@ def plain_schema(schema: Any, shared: Comparisons | None = None) -> Any:
     Raises:
         UnkeptSchema: a keyword, an expression or a number cannot be enforced.
     """
-    return _Rewriter(schema, shared or Comparisons()).rewrite(schema, "", 0)
+    rewriter = _Rewriter(schema, shared or Comparisons())
+    found = rewriter.rewrite(schema, "", 0)
+    if found is False:
+        raise UnkeptSchema("it allows no value; write the type of the values")
+    for (definitions, name), properties in rewriter.required.items():
+        one = found[definitions][name]
+        one["required"] = sorted({*one.get("required", ()), *properties})
+    return {} if found is True else found
 
 
 class _Rewriter:
     def __init__(self, root: Any, shared: Comparisons) -> None:
         self._root, self._shared = root, shared
+        #: Properties that schemas in ``$defs`` must also require, by the names on the way to them.
+        self.required: dict[tuple[str, str], set[str]] = {}
 
     def rewrite(self, schema: Any, place: str, depth: int) -> Any:
         if not isinstance(schema, dict):
             return schema
         if depth > _MAX_DEPTH:
             raise UnkeptSchema(f"it is nested more than {_MAX_DEPTH} deep; write $defs and $ref")
-        found = dict(schema)
+        found = {key: value for key, value in schema.items() if key in _KEYWORDS}
         if found.get("not") in ({}, True):  # as zod says that there is no value
             return False
-        for step in (self._drafts, self._formats, self._patterns, self._names, self._sets, self._listed):
+        for step in (
+            self._drafts,
+            self._unevaluated,
+            self._formats,
+            self._patterns,
+            self._names,
+            self._sets,
+            self._listed,
+        ):
             step(found, place)
         self._refuse_unkept(found, place)
         self._nested(found, place, depth)
         if "oneOf" in found:
             self._one_of(found, place)
-        return self._bounds(found, place)
+        try:
+            return narrow_bounds(found)
+        except UnkeptBounds as cause:
+            raise UnkeptSchema(f"{_at(place)}: {cause}") from cause
 
     def _nested(self, found: dict[str, Any], place: str, depth: int) -> None:
         for key in _ONE:
@@ -122,11 +137,13 @@ class _Rewriter:
 
     def _formats(self, found: dict[str, Any], place: str) -> None:
         name = found.get("format")
-        if not isinstance(name, str) or name in _KEPT_FORMATS:
+        if not isinstance(name, str):
             return
-        del found["format"]
-        if name in _FORMAT_PATTERNS and found.get("type", "string") == "string":
-            found["allOf"] = [*found.get("allOf", ()), {"type": "string", "pattern": _FORMAT_PATTERNS[name]}]
+        if name in FORMAT_PATTERNS and found.get("type", "string") == "string":
+            del found["format"]
+            found["allOf"] = [*found.get("allOf", ()), {"type": "string", "pattern": FORMAT_PATTERNS[name]}]
+        elif name not in KEPT_FORMATS:
+            del found["format"]
 
     def _patterns(self, found: dict[str, Any], place: str) -> None:
         if not isinstance(found.get("pattern"), str):
@@ -143,12 +160,12 @@ class _Rewriter:
         names = self._resolved(found.get("propertyNames"))
         if not isinstance(names, dict):
             return
-        names = {key: value for key, value in names.items() if key not in _ANNOTATIONS}
+        names = {key: value for key, value in names.items() if key in _KEYWORDS}
         known = names.pop("format", None)
         if names.get("type", "string") != "string":
             return
         names.pop("type", None)
-        pattern = _NAME_PATTERNS.get(known) if isinstance(known, str) else None
+        pattern = NAME_PATTERNS.get(known) if isinstance(known, str) else None
         if pattern is None and not names:
             del found["propertyNames"]
             return
@@ -181,7 +198,7 @@ class _Rewriter:
         values = [items["const"]] if "const" in items else items.get("enum")
         if values is None and items.get("type") in {"boolean", "null"}:
             values = [False, True] if items["type"] == "boolean" else [None]
-        if not isinstance(values, list) or items.keys() - _ANNOTATIONS - {"type", "enum", "const"}:
+        if not isinstance(values, list) or items.keys() & _KEYWORDS - {"type", "enum", "const"}:
             return
         least, most = found.get("minItems", 0), min(found.get("maxItems", len(values)), len(values))
         if not all(isinstance(each, int) and each >= 0 for each in (least, most)):
@@ -197,7 +214,7 @@ class _Rewriter:
     def _listed(self, found: dict[str, Any], place: str) -> None:
         """Refuse integers of lists that would be rounded."""
         for key in ("const", "enum"):
-            if key in found and (number := _find_rounded(found[key])) is not None:
+            if key in found and (number := find_rounded(found[key])) is not None:
                 raise UnkeptSchema(
                     f"{_at(place)}: {key} has {number}, which would be rounded to a double; write it as a string"
                 )
@@ -211,18 +228,48 @@ class _Rewriter:
             found["prefixItems"] = found.pop("items")
             found["items"] = found.pop("additionalItems", True)
 
+    def _unevaluated(self, found: dict[str, Any], place: str) -> None:
+        """Rewrite ``unevaluatedProperties`` of an object, or of several objects together, as zod writes these."""
+        if "unevaluatedProperties" not in found or found.keys() & {"additionalProperties", "patternProperties"}:
+            return
+        parts = [{key: value for key, value in found.items() if key not in {"allOf", "unevaluatedProperties"}}]
+        parts += map(self._resolved, found.get("allOf", ()))
+        known = {"type", "required", *_MAPS}
+        if not all(isinstance(each, dict) and not each.keys() & _KEYWORDS - known for each in parts):
+            return
+        names = [name for each in parts for name in each.get("properties", ())]
+        if len(names) != len(set(names)) or any(each.get("type", "object") != "object" for each in parts):
+            return
+        found["type"], found["additionalProperties"] = "object", found.pop("unevaluatedProperties")
+        found["properties"] = {name: each for part in parts for name, each in part.get("properties", {}).items()}
+        found["required"] = sorted({name for part in parts for name in part.get("required", ())})
+        found.pop("allOf", None)
+
     def _refuse_unkept(self, found: dict[str, Any], place: str) -> None:
         for key, advice in _UNKEPT.items():
             if key in found:
                 raise UnkeptSchema(f"{_at(place)}: {key} cannot be enforced during generation; {advice}")
-        if isinstance(target := found.get("$ref"), str) and not target.startswith("#"):
-            raise UnkeptSchema(f"{_at(place)}: $ref {target[:80]!r} is elsewhere; write the schema into $defs")
+        if isinstance(target := found.get("$ref"), str):
+            if not target.startswith("#"):
+                raise UnkeptSchema(f"{_at(place)}: $ref {target[:80]!r} is elsewhere; write the schema into $defs")
+            if (parts := self._parts(target)) is None:
+                raise UnkeptSchema(
+                    f"{_at(place)}: $ref {target[:80]!r} names nothing in the schema; write #/$defs/NAME, and the "
+                    "schema into $defs"
+                )
+            if parts and parts[0] not in _KEYWORDS:
+                raise UnkeptSchema(
+                    f"{_at(place)}: $ref {target[:80]!r} is outside of $defs; write the schema into $defs"
+                )
+            if self._leads_back(parts):
+                raise UnkeptSchema(f"{_at(place)}: $ref {target[:80]!r} leads back to itself; write a schema there")
+            found["$ref"] = "#" + "".join(f"/{_quoted(part)}" for part in self._moved(parts))
 
     def _one_of(self, found: dict[str, Any], place: str) -> None:
         options = found["oneOf"]
         if not isinstance(options, list):
             return
-        apart = exclusive_options(options, self._resolved, self._shared)
+        apart = exclusive_options(options, self._resolved, self._shared) or self._discriminated(options)
         if apart is None:
             raise UnkeptSchema(
                 f"{_at(place)}: a text may match two options of oneOf; write anyOf, or give each option a required "
@@ -234,44 +281,84 @@ class _Rewriter:
         else:
             found["anyOf"] = apart
 
-    def _bounds(self, found: dict[str, Any], place: str) -> Any:
-        """Narrow bounds of integers beyond 2^53 to the nearest inner doubles of at most 63 bits."""
-        if found.get("type") != "integer":
-            return found
-        least = _bound(found, "minimum", "exclusiveMinimum", math.ceil, 1)
-        most = _bound(found, "maximum", "exclusiveMaximum", math.floor, -1)
-        if all(each is None or abs(each) <= _EXACT for each in (least, most)):
-            return found
-        inner = {"minimum": _inner(least, 1), "maximum": _inner(most, -1)}
-        ends = {"minimum": -_MOST, "maximum": _MOST}
-        bounds = {key: ends[key] if value is None else value for key, value in inner.items()}
-        if bounds["minimum"] > bounds["maximum"] or max(map(abs, bounds.values())) > _MOST:
-            raise UnkeptSchema(
-                f"{_at(place)}: no integer from {least} to {most} is exact as a double; write a string with a "
-                "pattern, or an enum of strings"
-            )
-        return {**{key: value for key, value in found.items() if key not in _BOUNDS}, **bounds}
+    def _discriminated(self, options: list[Any]) -> list[Any] | None:
+        """Return options that require the property that tells them apart, and is optional; None: there is none.
+
+        A schema in ``$defs`` then requires it everywhere.
+        """
+        name = find_discriminator(options, self._resolved)
+        if name is None:
+            return None
+        found = []
+        for option in options:
+            if "$ref" not in option:
+                found.append({**option, "required": sorted({*option.get("required", ()), name})})
+                continue
+            parts = self._parts(option["$ref"])
+            if parts is None or len(parts) != 2 or parts[0] not in {"$defs", "definitions"}:
+                return None
+            self.required.setdefault((parts[0], parts[1]), set()).add(name)
+            found.append(option)
+        return found
 
     def _resolved(self, schema: Any) -> Any:
         """Return the target of a reference, if the schema is nothing else."""
         for _ in range(16):
             if not (isinstance(schema, dict) and isinstance(schema.get("$ref"), str)):
                 return schema
-            if schema.keys() - {"$ref"} - _ANNOTATIONS:
+            if schema.keys() & _KEYWORDS - {"$ref"} or (parts := self._parts(schema["$ref"])) is None:
                 return None
-            found: Any = self._root
-            for part in schema["$ref"].removeprefix("#").split("/")[1:]:
-                if not isinstance(found, Mapping):
-                    return None
-                found = found.get(part.replace("~1", "/").replace("~0", "~"))
-            schema = found
+            schema = functools.reduce(_child, parts, self._root)
         return None
 
+    def _leads_back(self, parts: list[str]) -> bool:
+        """Return whether a target is a reference that leads to the same target again."""
+        seen: list[list[str]] = []
+        found: list[str] | None = parts
+        while found is not None and found not in seen:
+            seen.append(found)
+            target = functools.reduce(_child, found, self._root)
+            reference = target.get("$ref") if isinstance(target, dict) else None
+            found = self._parts(reference) if isinstance(reference, str) else None
+        return found is not None
 
-_BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-_ANNOTATIONS: Final = frozenset(
-    {"title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "$comment"}
-)
+    def _moved(self, parts: list[str]) -> Iterator[str]:
+        """Yield the names on the way to a target in the rewritten schema."""
+        at, is_name = self._root, False
+        for part in parts:
+            is_list = part == "items" and isinstance(at, dict) and isinstance(at.get("items"), list)
+            is_one_of = part == "oneOf" and isinstance(at, dict) and "anyOf" not in at
+            yield part if is_name else "prefixItems" if is_list else "anyOf" if is_one_of else part
+            at, is_name = _child(at, part), not is_name and part in _MAPS
+
+    def _parts(self, target: str) -> list[str] | None:
+        """Return the names on the way to a reference's target, which may be percent-encoded; None: there is none."""
+        if not re.fullmatch(r"#(?:/.*)?", target, re.DOTALL):
+            return None
+        parts: list[str] = []
+        at = self._root
+        for part in target.split("/")[1:]:
+            spellings = [each.replace("~1", "/").replace("~0", "~") for each in (part, unquote(part))]
+            known = next((each for each in spellings if _has_child(at, each)), None)
+            if known is None:
+                return None
+            parts.append(known)
+            at = _child(at, known)
+        return parts
+
+
+def _has_child(schema: Any, name: str) -> bool:
+    if isinstance(schema, list):
+        return name.isascii() and name.isdigit() and len(name) < 9 and int(name) < len(schema)
+    return isinstance(schema, dict) and name in schema
+
+
+def _child(schema: Any, name: str) -> Any:
+    return schema[int(name)] if isinstance(schema, list) else schema[name]
+
+
+def _quoted(name: str) -> str:
+    return quote(name.replace("~", "~0").replace("/", "~1"), safe="~$")
 
 
 def _has_many_sets(values: int, least: int, most: int) -> bool:
@@ -294,40 +381,6 @@ def _kept(rewrite: Callable[[str], list[str]], pattern: str, place: str) -> list
         return rewrite(pattern)
     except UnkeptPattern as cause:
         raise UnkeptSchema(f"{_at(place)}: {cause}") from cause
-
-
-def _find_rounded(value: Any) -> int | None:
-    """Return an integer within a value that no double equals; None if there is none."""
-    if isinstance(value, int):
-        return None if abs(value) <= _EXACT or (value.bit_length() < 1024 and int(float(value)) == value) else value
-    inner: Sequence[Any] = [*value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return next((found for each in inner if (found := _find_rounded(each)) is not None), None)
-
-
-def _bound(
-    found: Mapping[str, Any], plain: str, exclusive: str, rounded: Callable[[float], int], step: int
-) -> int | None:  # fmt: skip
-    """Return the integer bound of two keywords; None without them. Source: draft 4 has booleans."""
-    values: list[int] = []
-    for key in (plain, exclusive):
-        value = found.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or math.isinf(value):
-            continue
-        bound = rounded(value)
-        values.append(bound + step if key == exclusive and bound == value else bound)
-    if not values:
-        return None
-    return max(values) if step > 0 else min(values)
-
-
-def _inner(bound: int | None, step: int) -> int | None:
-    """Return the nearest bound inside that is a double of at most 63 bits."""
-    if bound is None or abs(bound) <= _EXACT:
-        return bound
-    if abs(bound) > _MOST:
-        return -step * _MOST if bound * step < 0 else bound
-    near = int(float(bound))
-    return near if (near - bound) * step >= 0 else int(math.nextafter(float(bound), step * math.inf))
 
 
 def schema_text(schema: Any, shared: Comparisons | None = None) -> str:
