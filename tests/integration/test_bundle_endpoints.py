@@ -198,7 +198,11 @@ def test_what_a_bundle_is_made_of_stays_and_is_its_lineage(
     ("old", "new", "told"),
     [
         ("host: 1GiB", "host: 1KiB", "does not fit: pinned experts take"),
-        ("/coder.safetensors", "/clerk.safetensors", "bundle.yaml:9:.*'artifact://.*/clerk.safetensors' does not exist"),
+        (
+            "/coder.safetensors",
+            "/clerk.safetensors",
+            "bundle.yaml:9:.*'artifact://.*/clerk.safetensors' does not exist",
+        ),
         ("artifact://", "", "bundle.yaml:6:.*is not an artifact; expected artifact://ID"),
     ],
 )

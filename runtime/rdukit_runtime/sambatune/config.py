@@ -73,7 +73,8 @@ def read_config(file: str, text: str, environ: Mapping[str, str]) -> TuneConfig:
     """Read a configuration.
 
     Args:
-        file: the file's name, for messages; without its suffix it names the configuration. environ: variables in addition to ``env``, for ``$NAME`` in arguments.
+        file: the file's name, for messages; without its suffix it names the configuration.
+        environ: variables in addition to ``env``, for ``$NAME`` in arguments.
     Raises:
         InvalidArgument: the text is not a mapping, a key is unknown or missing, a value is of another kind, or a
             variable is not set.
