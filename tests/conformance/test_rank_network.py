@@ -76,10 +76,28 @@ def test_all_ranks_are_told_which_of_them_have_another_token_or_none(tokens: lis
         assert "set $RDUKIT_DISTRIBUTED_TOKEN to the same value on every rank" in error.message
 
 
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ([2, 3], ["rank 0 counts 2, rank 1 3;"] * 2),
+        ([3, 3, 4], ["rank 0 counts 3, rank 2 4;"] * 3),
+    ],
+)  # fmt: skip
+def test_ranks_with_different_numbers_of_ranks_end_at_once(
+    sizes: list[int], said: list[str], interface: pytest.MonkeyPatch
+) -> None:
+    interface.setenv("GLOO_SOCKET_IFNAME", "lo")
+    found = by_rank(len(sizes), lambda store, rank: join_network(store, rank, sizes[rank], LOOPBACK))
+    for error, text in zip(found, said, strict=True):
+        assert isinstance(error, InvalidArgument), error
+        assert text in error.message
+
+
 def join_as_first(*others: tuple[str, tuple[str, int], str]) -> RankPorts:
     """Join as rank 0; the others say their address, their place, and why they do not reach the next rank."""
     store = HashStore()
     for rank, (address, place, failure) in enumerate(others, 1):
+        store.set(f"rdukit/size/{rank}", str(1 + len(others)))
         store.set(f"rdukit/address/{rank}", address)
         store.set(f"rdukit/place/{rank}", json.dumps([*place, "their key"]))
         store.set(f"rdukit/reached/{rank}", failure)

@@ -17,6 +17,7 @@ from rdukit.errors import InvalidArgument, PeerLost
 from rdukit.settings import resolve
 from rdukit.telemetry.logs import begin_logs_with_rank
 from rdukit_node.leases.launch import LOOPBACK
+from rdukit_runtime.collectives.membership import first_line
 from rdukit_runtime.collectives.network import join_network
 from rdukit_runtime.collectives.planes import number_members, open_plane
 from rdukit_runtime.collectives.ports import RankPorts, keep_ports
@@ -180,7 +181,7 @@ class _Named(dist.Work):
             lost = self._explain(cause)
             if lost is None:
                 raise
-            raise lost from cause
+            raise PeerLost(f"{lost.message}; gloo: {first_line(cause)}", **lost.detail) from cause
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         with self._is_in():

@@ -105,10 +105,12 @@ def join_network(store: Store, rank: int, size: int, meeting: str | None) -> Ran
     Args:
         store: at which the ranks meet. meeting: host at which it is served; None: unknown.
     Raises:
-        InvalidArgument: a rank's ``GLOO_SOCKET_IFNAME`` names no interface with an address; all ranks raise it.
+        InvalidArgument: ranks were told different numbers of ranks, or a rank's ``GLOO_SOCKET_IFNAME`` names no
+            interface with an address; all ranks raise it.
         PeerLost: a rank cannot reach another machine; all ranks raise it.
         RuntimeError: torch's; ranks did not come.
     """
+    _check_sizes(store, rank, size)
     given = _chosen_interface()
     own = _given_address(given) if given else find_own_address(meeting) if meeting else ""
     said = exchange_texts(store, "address", rank, size, own or f"!{_name_interfaces()}" if given else own)
@@ -122,6 +124,20 @@ def join_network(store: Store, rank: int, size: int, meeting: str | None) -> Ran
     if own and not given:
         use_interface_of(own)
     return _try_next(store, rank, size, own)
+
+
+def _check_sizes(store: Store, rank: int, size: int) -> None:
+    """Compare the number of ranks with rank 0's before waiting for others, some of whom may not exist."""
+    store.set(f"rdukit/size/{rank}", str(size))
+    first = bytes(store.get("rdukit/size/0")).decode()
+    told = {0: first, rank: str(size)}
+    if first == str(size):
+        told = dict(enumerate(exchange_texts(store, "size", rank, size, str(size))))
+    if wrong := [f"rank {of} {text}" for of, text in told.items() if text != first]:
+        raise InvalidArgument(
+            f"ranks have different numbers of ranks: rank 0 counts {first}, {', '.join(wrong)}; start all ranks by one "
+            "launcher, with one number of ranks"
+        )
 
 
 def _try_next(store: Store, rank: int, size: int, own: str) -> RankPorts:
