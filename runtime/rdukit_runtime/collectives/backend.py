@@ -243,8 +243,15 @@ def _meet(store: Store, rank: int, size: int, timeout: timedelta) -> tuple[Store
     if size > 1:
         begin_logs_with_rank(rank)
     host = os.environ.get("MASTER_ADDR") or None
-    trusted = open_trusted_store(store, rank, size, resolve(DISTRIBUTED_TOKEN), host or LOOPBACK, timeout)
-    return trusted, join_network(trusted, rank, size, host)
+    try:
+        trusted = open_trusted_store(store, rank, size, resolve(DISTRIBUTED_TOKEN), host or LOOPBACK, timeout)
+        return trusted, join_network(trusted, rank, size, host)
+    except RuntimeError as cause:
+        raise PeerLost(
+            f"rank {rank} of {size} did not meet all other ranks within {timeout.total_seconds():g} s "
+            f"({first_line(cause)}); read the other ranks' messages, or raise the timeout of init_process_group",
+            rank=rank,
+        ) from cause
 
 
 def _find_reduction(tensors: list[torch.Tensor], opts: Any) -> Reduction | None:

@@ -146,7 +146,7 @@ class Elastic:
                 "train a single PEF can continue after a loss: start all ranks again", rank=self._rank,
             ) from loss  # fmt: skip
         silent, left = self._named(loss, "silent"), self._named(loss, "left")
-        began, cause = time.monotonic(), Exception()
+        began, cause = time.monotonic(), ""
         self.collectives.close()
         leave_process_group()  # without its connections, ranks that wait for this one notice, too
         for _ in self.members:  # each further attempt is for a rank that was lost meanwhile
@@ -163,7 +163,7 @@ class Elastic:
             except (PeerLost, RuntimeError) as error:
                 self.collectives.close()
                 leave_process_group()
-                cause = error
+                cause = first_line(error)  # the error itself would keep the group, and so its connections
                 continue
             again = must_average_again(progress, mine)
             if not (again or is_averaged):
@@ -175,9 +175,9 @@ class Elastic:
             self.steps += not again
             return again
         raise PeerLost(
-            f"ranks were lost while the others formed a new group ({first_line(cause)}); start all ranks again",
+            f"ranks were lost while the others formed a new group ({cause}); start all ranks again",
             rank=self._rank,
-        ) from cause
+        )
 
     def join(self, joining: JoiningProcessGroup) -> None:
         """Take a lost rank's place in the group that the others make, and their parameters.
@@ -187,7 +187,7 @@ class Elastic:
         """
         candidate, own = joining.candidate, self._addresses[self._rank]
         leave_process_group()
-        cause = Exception("all that it asked have ended")
+        cause = "all that it asked have ended"
         for _ in joining.offer.members:
             if (found := candidate.become_member(own)) is None:
                 continue
@@ -199,7 +199,7 @@ class Elastic:
                 progress = self._meet(store, verdict, NEW)
             except (PeerLost, RuntimeError) as error:
                 leave_process_group()
-                cause = error
+                cause = first_line(error)  # the error itself would keep the group, and so its connections
                 continue
             if not is_at_step(progress, joining.offer.steps):
                 leave_process_group()
@@ -211,9 +211,9 @@ class Elastic:
             self._note(verdict, self.steps, 0.0)
             return
         raise PeerLost(
-            f"ranks were lost while rank {self._rank} joined them ({first_line(cause)}); start all ranks again",
+            f"ranks were lost while rank {self._rank} joined them ({cause}); start all ranks again",
             rank=self._rank,
-        ) from cause
+        )
 
     def _note(self, verdict: RegroupDecision, steps: int, seconds: float) -> None:
         self._store.set(f"closed/{self._generation}", "1")

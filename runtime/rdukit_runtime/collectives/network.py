@@ -110,7 +110,7 @@ def join_network(store: Store, rank: int, size: int, meeting: str | None) -> Ran
         PeerLost: a rank cannot reach another machine; all ranks raise it.
         RuntimeError: torch's; ranks did not come.
     """
-    _check_sizes(store, rank, size)
+    check_sizes(store, rank, size)
     given = _chosen_interface()
     own = _given_address(given) if given else find_own_address(meeting) if meeting else ""
     said = exchange_texts(store, "address", rank, size, own or f"!{_name_interfaces()}" if given else own)
@@ -126,8 +126,13 @@ def join_network(store: Store, rank: int, size: int, meeting: str | None) -> Ran
     return _try_next(store, rank, size, own)
 
 
-def _check_sizes(store: Store, rank: int, size: int) -> None:
-    """Compare the number of ranks with rank 0's before waiting for others, some of whom may not exist."""
+def check_sizes(store: Store, rank: int, size: int) -> None:
+    """Compare the number of ranks with rank 0's before waiting for others, some of whom may not exist.
+
+    Raises:
+        InvalidArgument: ranks have different numbers; all that differ from rank 0, and rank 0, raise it.
+        RuntimeError: torch's; ranks did not come.
+    """
     store.set(f"rdukit/size/{rank}", str(size))
     first = bytes(store.get("rdukit/size/0")).decode()
     told = {0: first, rank: str(size)}

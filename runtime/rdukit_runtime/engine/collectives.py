@@ -89,10 +89,7 @@ def peer_errors(doing: str) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, PeerLost) as cause:
-        reason, rank, who = first_line(cause), 0, "rank 0 of 1"
-        if (group := dist.group.WORLD) is not None:
-            ranks = ranks_of(group)
-            rank, who = ranks.numbers[group.rank()], ranks.name([group.rank()])
+        reason, (rank, who) = first_line(cause), _name_own_rank()
         more = {k: v for k, v in cause.detail.items() if k in _KEPT} if isinstance(cause, PeerLost) else {}
         if not isinstance(cause, PeerLost):
             reason = f"that one died, ended before this one, or did not answer in time ({reason})"
@@ -101,3 +98,16 @@ def peer_errors(doing: str) -> Iterator[None]:
             "cause; parameters here are those of the last complete step. Start all ranks again",
             rank=rank, **more,
         ) from cause  # fmt: skip
+
+
+def _name_own_rank() -> tuple[int, str]:
+    """Return this rank's number in the launch, and its name with the default group.
+
+    A function of its own: errors keep the variables of the functions that raise them, and while a variable refers to
+    the group, its connections stay open, so that ranks that wait for this one do not notice that it has left.
+    """
+    group = dist.group.WORLD
+    if group is None:
+        return 0, "rank 0 of 1"
+    ranks = ranks_of(group)
+    return ranks.numbers[group.rank()], ranks.name([group.rank()])
