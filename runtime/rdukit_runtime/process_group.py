@@ -16,7 +16,7 @@ import os
 import secrets
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +31,7 @@ from rdukit_node.leases.launch import LOOPBACK, Launch, read_launch
 from rdukit_runtime.collectives.gloo import close_planes
 from rdukit_runtime.collectives.handshake import combine_tokens
 from rdukit_runtime.collectives.meeting import RENDEZVOUS, launch_file, remove_ended_launches
+from rdukit_runtime.collectives.membership import name_ranks
 from rdukit_runtime.collectives.network import join_network, use_interface_of
 from rdukit_runtime.collectives.ports import keep_ports
 from rdukit_runtime.collectives.rank_store import RankStore, connect_rank_store, serve_rank_store
@@ -101,29 +102,29 @@ def join_process_group(timeout: timedelta | None = None) -> Launch:
 
 
 def renew_process_group(
-    backend: str, store: Any, rank: int, size: int, timeout: timedelta, has_ended: Callable[[int], bool]
+    backend: str, store: Any, members: Sequence[int], rank: int, timeout: timedelta, has_ended: Callable[[int], bool]
 ) -> None:
     """Recreate torch's default process group from the ranks that meet at ``store``.
 
     Args:
-        has_ended: whether the process of a rank has ended.
+        members: the ranks. rank: this process's. has_ended: whether the process of a rank has ended.
     Raises:
         RuntimeError: torch's, or a rank has ended or did not come within ``distributed.regroup_timeout_s``.
     """
     store.set(f"rdukit/here/{rank}", "1")
     limit_s = resolve(DISTRIBUTED_REGROUP_TIMEOUT_S)
     end, look = time.monotonic() + limit_s, 0.0
-    missing = list(range(size))
+    missing = list(members)
     while missing := [peer for peer in missing if not store.check([f"rdukit/here/{peer}"])]:
         now = time.monotonic()
         if now >= look:
-            if any(map(has_ended, missing)):
-                raise RuntimeError("a rank ended before it joined the new group")
+            if ended := [peer for peer in missing if has_ended(peer)]:
+                raise RuntimeError(f"{name_ranks(ended)} ended before joining the new group")
             look = time.monotonic() + _LOOK_S
         if now > end:
-            raise RuntimeError(f"a rank did not join the new group within {limit_s:g} s")
+            raise RuntimeError(f"{name_ranks(missing)} did not join the new group within {limit_s:g} s")
         time.sleep(_POLL_S)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+    dist.init_process_group(backend, store=store, rank=members.index(rank), world_size=len(members), timeout=timeout)
 
 
 def _bind_defaults() -> None:

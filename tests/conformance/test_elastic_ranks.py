@@ -204,6 +204,23 @@ def test_too_few_ranks_and_those_that_are_not_to_go_on_end_by_name(
         assert "PeerLost: rank" in text and said in text
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("transport", ["auto", "gloo"])
+def test_a_rank_that_is_lost_after_another_is_named_by_its_number_in_the_launch(
+    transport: str, pef: str, tmp_path: Path
+) -> None:
+    variables = {"RDUKIT_DISTRIBUTED_FEWEST_RANKS": "3", "RDUKIT_DISTRIBUTED_TRANSPORT": transport}
+    told = train(
+        tmp_path, pef, "elastic", [0, 1, 2, 3], (0, 6), "--ends", "2:2:within", "3:4:within", lost=[0, 1, 2, 3],
+        variables={**ELASTIC, **variables},
+    )  # fmt: skip
+    assert "rank 2 was lost at step 3; 3 ranks go on\n" in told[0]
+    for rank in (0, 1):
+        assert f"PeerLost: rank {rank} of the group of ranks 0, 1, 3 lost another rank while averaging" in told[rank]
+        assert "rank 3 of the group of ranks 0, 1, 3 died or ended (" in told[rank]
+        assert "rank 3 was lost at step 5, and the others cannot continue: 2 ranks left, but" in told[rank]
+
+
 class Differing(Collectives):
     """Two ranks of which the other one says something else."""
 
@@ -268,11 +285,11 @@ def test_a_new_process_has_its_rank_and_refuses_collectives_until_it_has_joined(
 
 
 def test_a_rank_that_does_not_come_to_the_new_group_costs_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RuntimeError, match="a rank ended before it joined"):
-        renew_process_group("gloo", serve_store("mine"), 0, 2, timedelta(seconds=9), lambda peer: peer == 1)
+    with pytest.raises(RuntimeError, match="rank 4 ended before joining the new group"):
+        renew_process_group("gloo", serve_store("mine"), [0, 4], 0, timedelta(seconds=9), lambda peer: peer == 4)
     monkeypatch.setenv("RDUKIT_DISTRIBUTED_REGROUP_TIMEOUT_S", "0.1")
-    with pytest.raises(RuntimeError, match=r"did not join the new group within 0\.1 s"):
-        renew_process_group("gloo", serve_store("mine"), 0, 2, timedelta(seconds=9), lambda peer: False)
+    with pytest.raises(RuntimeError, match=r"^rank 4 did not join the new group within 0\.1 s"):
+        renew_process_group("gloo", serve_store("mine"), [0, 4], 0, timedelta(seconds=9), lambda peer: False)
 
 
 #: Two trainings of one process lose the same rank; here a rank of its own.

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,25 @@ def test_the_next_launch_removes_what_killed_ranks_of_ended_launches_left(
     assert not any(path.exists() for path in left)
     assert all(path.exists() for path in (*live, *other))
     assert find_roster(1) == Roster("mine", {})
+
+
+def test_a_launch_removes_unused_rank_files_of_former_versions(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:  # fmt: skip
+    monkeypatch.setenv("RDUKIT_HOME", str(tmp_path))
+    run = tmp_path / "run"
+    run.mkdir()
+    left = [run / name for name in ("roster-0123456789abcdef-11.json", "rendezvous-0123456789abcdef.json")]
+    other = [run / "rendezvous-alone.json", run / "roster-0123456789abcdef.txt"]
+    for path in (*left, *other):
+        path.touch()
+    remove_ended_launches()
+    assert all(path.exists() for path in left), "a rank of a former version may use them"
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 40 * 86_400)
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: 9.0)
+    remove_ended_launches()
+    assert sorted(run.iterdir()) == sorted(other)
 
 
 def test_a_folder_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,11 +12,14 @@ import pytest
 
 from rdukit.errors import InvalidArgument, PeerLost, RdukitError, Unauthenticated
 from rdukit_node.leases.launch import LOOPBACK
+from rdukit_runtime.collectives.meeting import has_ended
+from rdukit_runtime.collectives.membership import GroupRanks, all_ranks
 from rdukit_runtime.collectives.network import exchange_texts, find_gloo_address, join_network, use_interface_of
 from rdukit_runtime.collectives.ports import PortState, RankPorts, Seen
+from rdukit_runtime.collectives.rank_port import RankPort
 from rdukit_runtime.collectives.trusted import asks_for_token, open_trusted_store
 from rdukit_runtime.engine.torch_private import HashStore, PrefixStore, Store
-from support import shows
+from support import shows, wait_until
 
 pytestmark = shows("rank-machines", "collectives")
 
@@ -73,12 +76,30 @@ def test_all_ranks_are_told_which_of_them_have_another_token_or_none(tokens: lis
         assert "set $RDUKIT_DISTRIBUTED_TOKEN to the same value on every rank" in error.message
 
 
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ([2, 3], ["rank 0 counts 2, rank 1 3;"] * 2),
+        ([3, 3, 4], ["rank 0 counts 3, rank 2 4;"] * 3),
+    ],
+)  # fmt: skip
+def test_ranks_with_different_numbers_of_ranks_end_at_once(
+    sizes: list[int], said: list[str], interface: pytest.MonkeyPatch
+) -> None:
+    interface.setenv("GLOO_SOCKET_IFNAME", "lo")
+    found = by_rank(len(sizes), lambda store, rank: join_network(store, rank, sizes[rank], LOOPBACK))
+    for error, text in zip(found, said, strict=True):
+        assert isinstance(error, InvalidArgument), error
+        assert text in error.message
+
+
 def join_as_first(*others: tuple[str, tuple[str, int], str]) -> RankPorts:
     """Join as rank 0; the others say their address, their place, and why they do not reach the next rank."""
     store = HashStore()
     for rank, (address, place, failure) in enumerate(others, 1):
+        store.set(f"rdukit/size/{rank}", str(1 + len(others)))
         store.set(f"rdukit/address/{rank}", address)
-        store.set(f"rdukit/place/{rank}", json.dumps(place))
+        store.set(f"rdukit/place/{rank}", json.dumps([*place, "their key"]))
         store.set(f"rdukit/reached/{rank}", failure)
     return join_network(store, 0, 1 + len(others), LOOPBACK)
 
@@ -112,7 +133,7 @@ def test_a_machine_that_cannot_be_reached_is_told_to_all_ranks(interface: pytest
     with socket.create_server(("127.0.0.2", 0)) as server:
         place = server.getsockname()[:2]
         assert join_as_first(("127.0.0.2", place, "")).look()[0] == Seen(
-            PortState.RUNS, 0, False, "has begun no collective"
+            PortState.RUNS, 0, False, False, "has begun no collective"
         )
         with pytest.raises(PeerLost, match=r"do not reach each other: rank 1 at 127\.0\.0\.2 does not reach rank 0 at"):
             join_as_first(("127.0.0.2", place, "rank 1 at 127.0.0.2 does not reach rank 0 at 127.0.0.1 (why)"))
@@ -120,36 +141,36 @@ def test_a_machine_that_cannot_be_reached_is_told_to_all_ranks(interface: pytest
         join_as_first(("127.0.0.2", place, ""))
 
 
-def ports_of(count: int) -> list[RankPorts]:
+def ports_of(count: int, group: GroupRanks | None = None, key: str = "mine") -> list[RankPorts]:
     """Return the ports of ranks, each as its rank has them."""
-    listeners = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
-    places = [listener.getsockname()[:2] for listener in listeners]
-    return [RankPorts(listener, places) for listener in listeners]
+    own = [RankPort(socket.create_server((LOOPBACK, 0))) for _ in range(count)]
+    places = [port.place for port in own]
+    return [RankPorts(port, key, places, group or all_ranks(count), rank) for rank, port in enumerate(own)]
 
 
 def test_ports_tell_which_rank_keeps_the_others_waiting_and_what_it_does() -> None:
     first, second, third = ports_of(3)
     for ports in (first, second, third):
-        ports.begin(6, "barrier")
+        ports.begin("barrier")
         ports.end()
     third.note("in section 4")
     for ports in (first, second):
-        ports.begin(7, "all_reduce")
+        ports.begin("all_reduce")
     late = RuntimeError("Timed out waiting 8000ms for recv operation")
-    lost = first.explain_loss(0, late, 8)
+    lost = first.explain_loss(late, 8)
     assert lost is not None and lost.detail["silent"] == "2"
     assert lost.message == (
-        "rank 2 of 3 did not answer in time, within 8 s (rank 2 finished collective 6, barrier, and is in section 4; "
-        "rank 0 is in collective 7, all_reduce)"
+        "rank 2 of 3 did not answer in time, within 8 s (rank 2 finished collective 1, barrier, and is in section 4; "
+        "rank 0 is in collective 2, all_reduce)"
     )
-    third.begin(7, "all_reduce")
-    second.explain_loss(1, late, 8)  # its time has passed, too
-    lost = first.explain_loss(0, late, 8)
+    third.begin("all_reduce")
+    second.explain_loss(late, 8)  # its time has passed, too
+    lost = first.explain_loss(late, 8)
     assert lost is not None and lost.message.startswith("rank 2 of 3 did not answer in time, within 8 s (rank 2 is in ")
     broken = RuntimeError("Connection closed by peer")
-    assert first.explain_loss(0, broken, 8) is None
+    assert first.explain_loss(broken, 8) is None
     second.leave()
-    lost = first.explain_loss(0, broken, 8)
+    lost = first.explain_loss(broken, 8)
     assert lost is not None and lost.message.startswith("rank 1 of 3 gave up or left the group (")
 
 
@@ -157,14 +178,61 @@ def test_a_refused_connection_proves_that_a_rank_has_ended_and_a_stopped_rank_is
     with socket.create_server((LOOPBACK, 0)) as server:
         place = server.getsockname()[:2]
     with socket.create_server((LOOPBACK, 0)) as stopped:
-        listener = socket.create_server((LOOPBACK, 0))
-        ports = RankPorts(listener, [listener.getsockname()[:2], place, stopped.getsockname()[:2], None])
+        own = RankPort(socket.create_server((LOOPBACK, 0)))
+        ports = RankPorts(own, "mine", [own.place, place, stopped.getsockname()[:2], None], all_ranks(4), 0)
         states = [seen.state for seen in ports.look()]
         assert states == [PortState.RUNS, PortState.ENDED, PortState.SILENT, PortState.RUNS]
-        ports.begin(3, "barrier")
-        lost = ports.explain_loss(0, RuntimeError("Connection reset"), 8)
+        ports.begin("barrier")
+        lost = ports.explain_loss(RuntimeError("Connection reset"), 8)
     assert lost is not None
-    assert lost.message == "rank 1 of 4 died or ended (rank 0 is in collective 3, barrier)"
+    assert lost.message == "rank 1 of 4 died or ended (rank 0 is in collective 1, barrier)"
+
+
+def test_ports_name_ranks_of_a_group_by_the_launch_and_tell_what_they_do_elsewhere() -> None:
+    first, second = ports_of(2, GroupRanks((1, 3), 4))
+    whole = RankPorts(second.own, "all", [None] * 4, all_ranks(4), 3)
+    first.begin("barrier")
+    whole.begin("broadcast")
+    second.note("in section 4")
+    lost = first.explain_loss(RuntimeError("Timed out waiting"), 8)
+    assert lost is not None and lost.detail["silent"] == "3"
+    assert lost.message == (
+        "rank 3 of the group of ranks 1, 3 did not answer in time, within 8 s (rank 3 has begun no collective, and is "
+        "in collective 1, broadcast of all 4 ranks, and is in section 4; rank 1 is in collective 1, barrier)"
+    )
+    with second.pair("send to rank 1"):
+        lost = first.explain_pair(1, RuntimeError("Timed out waiting"), 8)
+        assert lost is not None and "(rank 3 is in send to rank 1, and is in section 4; " in lost.message
+    assert first.explain_pair(1, RuntimeError("Connection closed"), 8) is None, "it runs"
+
+
+def test_a_rank_that_is_not_in_the_group_yet_keeps_the_others_waiting() -> None:
+    first, second, third = ports_of(3)
+    for ports in (first, second):
+        ports.begin("barrier")
+    third.own.leave("mine")
+    second.explain_loss(RuntimeError("Timed out waiting"), 8)
+    lost = first.explain_loss(RuntimeError("Timed out waiting"), 8)
+    assert lost is not None and lost.message.startswith("rank 2 of 3 did not answer in time")
+
+
+def test_a_fork_does_not_keep_the_port_of_its_parent_open() -> None:
+    port = RankPort(socket.create_server((LOOPBACK, 0)))
+    ports = RankPorts(port, "mine", [port.place], all_ranks(1), 0)
+    assert port.place is not None
+    ends, end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(end)
+        os.read(ends, 1)
+        os._exit(0)
+    place = port.place
+    del ports, port
+    try:
+        wait_until(lambda: has_ended(place), 20)
+    finally:
+        os.close(end)
+        os.waitpid(child, 0)
 
 
 def test_ranks_that_do_not_come_are_named() -> None:

@@ -105,7 +105,7 @@ def check_trained(folder: Path, name: str, other: str, rows: Sequence[int]) -> N
         assert all(torch.equal(value, expected["state"][key]) for key, value in found["state"].items())
 
 
-@pytest.mark.parametrize(("count", "each", "is_dynamic"), [(2, 2, False), (3, 1, True)])
+@pytest.mark.parametrize(("count", "each", "is_dynamic"), [(2, 2, False), (3, 1, True), (3, 1, False)])
 def test_ranks_of_several_machines_have_the_bits_of_those_of_one(
     count: int, each: int, is_dynamic: bool, pef: str, tmp_path: Path
 ) -> None:
@@ -235,6 +235,50 @@ def test_under_torchrun_training_goes_on_after_a_rank_is_killed(pef: str, tmp_pa
     assert "rank 3 was lost at step 4; 3 ranks go on\n" in texts[0]
     reference(pef, tmp_path, 4, 3, [0, 1, 2])
     check_went_on(tmp_path, [0, 1, 2])
+
+
+#: Ranks 1 and 2, on two of three machines, make a group; rank 2 is killed while rank 1 waits for it.
+GROUP: Final = """
+import os, signal, sys
+import torch.distributed as dist
+from rdukit.errors import PeerLost
+from rdukit_runtime.collectives.planes import collectives_of
+from rdukit_runtime.process_group import join_process_group
+
+rank = join_process_group().rank
+group = dist.new_group([1, 2])
+if rank:
+    plane = collectives_of(group)
+    plane.barrier()
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        plane.barrier()
+    except PeerLost as error:
+        print(error.message, flush=True)
+"""
+
+
+@pytest.mark.parametrize("is_dynamic", [True, False])
+def test_ranks_of_three_machines_go_on_after_a_loss_and_name_a_lost_rank_of_a_group(
+    is_dynamic: bool, pef: str, tmp_path: Path
+) -> None:
+    environment = {**TOKEN, "RDUKIT_DISTRIBUTED_ON_LOSS": "continue"}
+    file = tmp_path / "group.py"
+    file.write_text(GROUP)
+    with machines(3, tmp_path) as nodes:
+        words = trains(pef, tmp_path, "nodes", 3, "--ends", "2:3:within")
+        texts = finish(
+            torchrun(nodes, words, each=1, is_dynamic=is_dynamic, shell=SHELL, environment=environment)
+        )  # fmt: skip
+        assert "rank 2 was lost at step 4; 2 ranks go on\n" in "".join(texts)
+        texts = finish(
+            torchrun(nodes, [str(file)], each=1, is_dynamic=is_dynamic, shell=SHELL, environment=environment)
+        )  # fmt: skip
+        said = "rank 2 of the group of ranks 1, 2 died or ended (rank 1 is in collective 2, barrier)"
+        assert said in "".join(texts), texts
+    reference(pef, tmp_path, 3, 3, [0, 1])
+    check_went_on(tmp_path, [0, 1])
 
 
 @pytest.mark.parametrize("how", ["killed", "cut", "one"])

@@ -6,14 +6,20 @@ belongs to other users.
 
 import os
 import re
+import stat
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from rdukit.files.atomic import remove_tree, sha256_of
 from rdukit.system.process import own_place, read_facts
+
+#: Seconds without a change after which nobody uses what former versions left: 30 days.
+_UNUSED_S: Final = 30 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +66,38 @@ def remove_of_ended(folder: Path, kind: str) -> None:
             remove_tree(Path(entry.path))
 
 
+def remove_of_former_versions(folder: Path, names: str) -> None:
+    """Remove this user's files and private folders that former versions named without an owner, once nobody uses them.
+
+    Their last change was before this machine's boot, and also ``_UNUSED_S`` ago, for folders that machines share.
+
+    Args:
+        names: regular expression of complete names.
+    """
+    named, now = re.compile(names), time.time()
+    last = min(now - time.clock_gettime(time.CLOCK_BOOTTIME), now - _UNUSED_S)
+    try:
+        entries = [entry for entry in os.scandir(folder) if named.fullmatch(entry.name)]
+    except OSError:
+        return
+    for entry in entries:
+        with suppress(OSError):  # removed meanwhile
+            facts = entry.stat(follow_symlinks=False)
+            is_private = stat.S_ISDIR(facts.st_mode) and stat.S_IMODE(facts.st_mode) == 0o700
+            is_unused = max(facts.st_mtime, facts.st_ctime) < last
+            if (is_private or stat.S_ISREG(facts.st_mode)) and is_unused and facts.st_uid == os.geteuid():
+                remove_tree(Path(entry.path))
+
+
 @contextmanager
 def scratch_folder(kind: str) -> Iterator[Path]:
     """Yield a new private folder, which is removed with the block.
 
     A killed process leaves it; the next process that asks for a folder of the same kind removes it.
     """
-    remove_of_ended(Path(tempfile.gettempdir()), kind)
+    folder = Path(tempfile.gettempdir())
+    remove_of_ended(folder, kind)
+    remove_of_former_versions(folder, rf"{re.escape(kind)}-[a-z0-9_]{{8}}")
     with tempfile.TemporaryDirectory(prefix=f"{kind}-{own_process().mark}-") as name:
         yield Path(name)
 

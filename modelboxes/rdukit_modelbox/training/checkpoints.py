@@ -90,7 +90,7 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint, is_best: bool = False) -> Path:
-    """Write a checkpoint, point ``latest.json`` at it, and remove all but the newest two and the best. Returns the file.
+    """Write a checkpoint, point ``latest.json`` at it, and remove all but the newest two and the best. Returns it.
 
     ``is_best``: point ``best.json`` at it too, before ``latest.json``: an attempt that resumes knows its best.
     """

@@ -5,19 +5,21 @@ Source: ours.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 
-from rdukit.errors import InvalidArgument
+from rdukit.errors import InvalidArgument, PeerLost
 from rdukit.settings import resolve
 from rdukit.telemetry.logs import begin_logs_with_rank
 from rdukit_node.leases.launch import LOOPBACK
+from rdukit_runtime.collectives.membership import first_line
 from rdukit_runtime.collectives.network import join_network
-from rdukit_runtime.collectives.planes import open_collectives
+from rdukit_runtime.collectives.planes import number_members, open_plane
 from rdukit_runtime.collectives.ports import RankPorts, keep_ports
 from rdukit_runtime.collectives.sums import Reduction, check_reduction
 from rdukit_runtime.collectives.trusted import asks_for_token, open_trusted_store
@@ -31,20 +33,31 @@ _REDUCTIONS: Final = (
     (dist.ReduceOp.MIN, Reduction.MIN),
     (dist.ReduceOp.MAX, Reduction.MAX),
 )
-#: Group methods that this backend forwards to gloo.
-_HANDED_ON: Final = (
+#: Collectives of all ranks that this backend forwards to gloo.
+_OF_ALL: Final = (
     "broadcast", "reduce", "allgather", "_allgather_base", "all_gather_single", "allgather_coalesced",
     "allgather_into_tensor_coalesced", "all_gather_single_coalesced", "gather", "scatter", "reduce_scatter",
     "reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced", "alltoall", "alltoall_base",
-    "all_to_all_single", "send", "recv", "recv_anysource", "barrier", "_set_sequence_number_for_group",
-    "monitored_barrier", "_start_coalescing", "_end_coalescing",
+    "all_to_all_single", "barrier",
 )  # fmt: skip
+#: Methods that send or receive, and the place of the peer among their arguments.
+_OF_PAIRS: Final = {"send": "send to", "recv": "receive from"}
+#: Further methods that this backend forwards.
+_HANDED_ON: Final = (
+    "recv_anysource", "_set_sequence_number_for_group", "monitored_barrier", "_start_coalescing", "_end_coalescing",
+)  # fmt: skip
+
+
+#: Begins gloo's work, or waits for it.
+Call = Callable[[], Any]
 
 
 class RduProcessGroup(dist.ProcessGroup):
     """A group whose all-reduce and reduce-scatter add in rank order."""
 
-    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
+    def __init__(
+        self, store: Store, rank: int, size: int, timeout: timedelta, members: Sequence[int] = ()
+    ) -> None:  # fmt: skip
         super().__init__(rank, size)  # type: ignore[call-arg]  # what torch's stub lacks: groups in Python
         #: torch's group holds the C++ part of a store only.
         self._store, ports = store, None
@@ -53,7 +66,8 @@ class RduProcessGroup(dist.ProcessGroup):
         self._gloo = gloo_group(self._store, rank, size, timeout)
         if ports is not None:
             keep_ports(self._gloo, ports)
-        self._plane = open_collectives(self._gloo)
+        self._limit_s = timeout.total_seconds()
+        self._plane, self._ports = open_plane(self._gloo, number_members(members, size))
         self._name = ""
 
     @property
@@ -74,21 +88,23 @@ class RduProcessGroup(dist.ProcessGroup):
         rows = tensors if isinstance(tensors, list) else [tensors]
         found = _find_reduction(rows, opts)
         if found is None:
-            return self._gloo.allreduce(tensors, opts, *more)
+            return _begin_of_all(self, "allreduce", (), lambda: self._gloo.allreduce(tensors, opts, *more))
         self._plane.all_reduce(rows, rows, found)
         return _Done(rows)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
         """Reduce several in place."""
         if _find_reduction(tensors, opts) is None:
-            return self._gloo.allreduce_coalesced(tensors, opts)
+            return _begin_of_all(self, "allreduce_coalesced", (), lambda: self._gloo.allreduce_coalesced(tensors, opts))
         return self.allreduce(tensors, opts)
 
     def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> dist.Work:
         """Reduce, and leave this rank's part in ``output``."""
         found = _find_reduction([given], opts)
         if found is None:
-            return self._gloo.reduce_scatter_single(output, given, opts)
+            return _begin_of_all(
+                self, "reduce_scatter_single", (), lambda: self._gloo.reduce_scatter_single(output, given, opts)
+            )
         self._plane.reduce_scatter(given, output, found)
         return _Done([output])
 
@@ -102,16 +118,99 @@ class RduProcessGroup(dist.ProcessGroup):
     abort = shutdown
 
 
-def _hand_on(name: str) -> Callable[..., Any]:
+def _hand_on(name: str, wrap: Callable[[RduProcessGroup, str, tuple[Any, ...], Call], Any]) -> Callable[..., Any]:
     def call(self: RduProcessGroup, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self._gloo, name)(*args, **kwargs)
+        return wrap(self, name, args, lambda: getattr(self._gloo, name)(*args, **kwargs))
 
     call.__name__ = name
     return call
 
 
+def _begin_of_all(group: RduProcessGroup, name: str, args: tuple[Any, ...], call: Call) -> "_Named":
+    ports, limit_s = group._ports, group._limit_s
+    number = ports.begin(name.strip("_"))
+    work = _Named(call, lambda cause: ports.explain_loss(cause, limit_s), lambda: ports.end(number))
+    ports.watch(number, work)
+    return work
+
+
+def _begin_of_pair(group: RduProcessGroup, name: str, args: tuple[Any, ...], call: Call) -> Any:
+    if len(args) < 2:
+        return call()
+    ports, limit_s, peer = group._ports, group._limit_s, int(args[1])
+    if not 0 <= peer < group.size():
+        return call()
+    text = f"{_OF_PAIRS[name]} rank {ports.ranks.numbers[peer]}"
+    return _Named(call, lambda cause: ports.explain_pair(peer, cause, limit_s), is_in=lambda: ports.pair(text))
+
+
+for _name in _OF_ALL:
+    setattr(RduProcessGroup, _name, _hand_on(_name, _begin_of_all))
+for _name in _OF_PAIRS:
+    setattr(RduProcessGroup, _name, _hand_on(_name, _begin_of_pair))
 for _name in _HANDED_ON:
-    setattr(RduProcessGroup, _name, _hand_on(_name))
+    setattr(RduProcessGroup, _name, _hand_on(_name, lambda group, name, args, call: call()))
+
+
+class _Named(dist.Work):
+    """gloo's work, whose errors name the lost rank.
+
+    Args:
+        call: begins the work. explain: returns the error for torch's; None: torch's stays. end: called when the work
+            is done. is_in: runs while the program waits.
+    """
+
+    def __init__(
+        self, call: Call, explain: Callable[[RuntimeError], PeerLost | None], end: Callable[[], None] = lambda: None,
+        is_in: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self._explain, self._end, self._is_in = explain, end, is_in
+        self._has_failed = False
+        self._work = self._name(call)
+
+    def is_finished(self) -> bool:
+        """Return whether the work has ended without an error that the program has seen."""
+        return self.is_completed() and not self._has_failed
+
+    def _name(self, call: Call) -> Any:
+        try:
+            return call()
+        except RuntimeError as cause:
+            self._has_failed = True
+            lost = self._explain(cause)
+            if lost is None:
+                raise
+            raise PeerLost(f"{lost.message}; gloo: {first_line(cause)}", **lost.detail) from cause
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        with self._is_in():
+            done = bool(self._name(lambda: self._work.wait(timeout)))
+        self._end()
+        return done
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return bool(self._work.is_completed())
+
+    def is_success(self) -> bool:
+        return bool(self._work.is_success())
+
+    def exception(self) -> Any:
+        return self._work.exception()
+
+    def result(self) -> Any:
+        return self._work.result()
+
+    def source_rank(self) -> int:
+        return int(self._work.source_rank())
+
+    _source_rank = source_rank
+
+    def get_future(self) -> Any:
+        return self._work.get_future()
 
 
 class _Done(dist.Work):
@@ -144,8 +243,15 @@ def _meet(store: Store, rank: int, size: int, timeout: timedelta) -> tuple[Store
     if size > 1:
         begin_logs_with_rank(rank)
     host = os.environ.get("MASTER_ADDR") or None
-    trusted = open_trusted_store(store, rank, size, resolve(DISTRIBUTED_TOKEN), host or LOOPBACK, timeout)
-    return trusted, join_network(trusted, rank, size, host)
+    try:
+        trusted = open_trusted_store(store, rank, size, resolve(DISTRIBUTED_TOKEN), host or LOOPBACK, timeout)
+        return trusted, join_network(trusted, rank, size, host)
+    except RuntimeError as cause:
+        raise PeerLost(
+            f"rank {rank} of {size} did not meet all other ranks within {timeout.total_seconds():g} s "
+            f"({first_line(cause)}); read the other ranks' messages, or raise the timeout of init_process_group",
+            rank=rank,
+        ) from cause
 
 
 def _find_reduction(tensors: list[torch.Tensor], opts: Any) -> Reduction | None:

@@ -37,11 +37,13 @@ from rdukit_runtime.collectives.meeting import (
 from rdukit_runtime.collectives.membership import (
     NEW,
     Address,
+    GroupRanks,
     RankProgress,
     RegroupDecision,
     choose_sender,
     count_ranks,
     decide,
+    first_line,
     is_at_step,
     must_average_again,
     name_ranks,
@@ -49,7 +51,7 @@ from rdukit_runtime.collectives.membership import (
     read_rank_progress,
 )
 from rdukit_runtime.collectives.network import find_gloo_address, find_own_address, use_interface_of
-from rdukit_runtime.collectives.planes import collectives_of
+from rdukit_runtime.collectives.planes import collectives_of, keep_ranks
 from rdukit_runtime.collectives.rank_store import RankStore
 from rdukit_runtime.collectives.replacement import JoiningProcessGroup, Offer, RankTensors
 from rdukit_runtime.engine.torch_private import PrefixStore, wait_limit_of
@@ -100,6 +102,8 @@ class Elastic:
         self._rank, self._store, self._token, self._fewest = rank, store, roster.token, fewest
         self._addresses: dict[int, Address] = dict(roster.addresses)
         self._backend, self._limit, self._state = backend, limit, state
+        #: Number of ranks that were launched.
+        self._launched = max(len(roster.addresses), read_launch(os.environ).world_size)
         self._start_s = seconds_since_start()
         self._replaces = resolve(DISTRIBUTED_ON_LOSS) == REPLACE
         #: The default group that the collectives are of; other programs of this process may replace it.
@@ -142,7 +146,7 @@ class Elastic:
                 "train a single PEF can continue after a loss: start all ranks again", rank=self._rank,
             ) from loss  # fmt: skip
         silent, left = self._named(loss, "silent"), self._named(loss, "left")
-        began, cause = time.monotonic(), Exception()
+        began, cause = time.monotonic(), ""
         self.collectives.close()
         leave_process_group()  # without its connections, ranks that wait for this one notice, too
         for _ in self.members:  # each further attempt is for a rank that was lost meanwhile
@@ -159,7 +163,7 @@ class Elastic:
             except (PeerLost, RuntimeError) as error:
                 self.collectives.close()
                 leave_process_group()
-                cause = error
+                cause = first_line(error)  # the error itself would keep the group, and so its connections
                 continue
             again = must_average_again(progress, mine)
             if not (again or is_averaged):
@@ -170,7 +174,10 @@ class Elastic:
             self._note(verdict, max(each.steps for each in progress), time.monotonic() - began)
             self.steps += not again
             return again
-        raise PeerLost("ranks were lost while the others formed a new group; start all ranks again") from cause
+        raise PeerLost(
+            f"ranks were lost while the others formed a new group ({cause}); start all ranks again",
+            rank=self._rank,
+        )
 
     def join(self, joining: JoiningProcessGroup) -> None:
         """Take a lost rank's place in the group that the others make, and their parameters.
@@ -180,7 +187,7 @@ class Elastic:
         """
         candidate, own = joining.candidate, self._addresses[self._rank]
         leave_process_group()
-        cause: Exception | None = None
+        cause = "all that it asked have ended"
         for _ in joining.offer.members:
             if (found := candidate.become_member(own)) is None:
                 continue
@@ -192,7 +199,7 @@ class Elastic:
                 progress = self._meet(store, verdict, NEW)
             except (PeerLost, RuntimeError) as error:
                 leave_process_group()
-                cause = error
+                cause = first_line(error)  # the error itself would keep the group, and so its connections
                 continue
             if not is_at_step(progress, joining.offer.steps):
                 leave_process_group()
@@ -203,7 +210,10 @@ class Elastic:
             self.steps = joining.offer.steps
             self._note(verdict, self.steps, 0.0)
             return
-        raise PeerLost(f"ranks were lost while rank {self._rank} joined them; start all ranks again") from cause
+        raise PeerLost(
+            f"ranks were lost while rank {self._rank} joined them ({cause}); start all ranks again",
+            rank=self._rank,
+        )
 
     def _note(self, verdict: RegroupDecision, steps: int, seconds: float) -> None:
         self._store.set(f"closed/{self._generation}", "1")
@@ -249,11 +259,11 @@ class Elastic:
         named, members = PrefixStore(f"group/{verdict.name}", store), verdict.members
         addresses = {**self._addresses, **verdict.addresses}
         renew_process_group(
-            self._backend, named, members.index(self._rank), len(members), self._limit,
-            lambda peer: has_ended(addresses[members[peer]]),
+            self._backend, named, members, self._rank, self._limit, lambda member: has_ended(addresses[member])
         )  # fmt: skip
         group = dist.group.WORLD
         assert group is not None, "it has been made"
+        keep_ranks(group, GroupRanks(members, self._launched))
         self.use(collectives_of(group))
         progress = [read_rank_progress(text) for text in self.collectives.exchange(mine.text)]
         sender, own = choose_sender(progress), self.collectives.rank
@@ -271,8 +281,8 @@ class Elastic:
     # -- agreeing on the members that continue -------------------------------------------------------------------------
 
     def _named(self, loss: PeerLost, detail: str) -> set[int]:
-        """Return the members that a detail of the loss names by their ranks in the group."""
-        return {self.members[int(rank)] for rank in str(loss.detail.get(detail, "")).split(", ") if rank}
+        """Return the members that a detail of the loss names."""
+        return {int(rank) for rank in str(loss.detail.get(detail, "")).split(", ") if rank}
 
     def _agree(
         self, silent: Collection[int], left: Collection[int], mine: RankProgress

@@ -14,7 +14,8 @@ import torch.distributed as dist
 
 from rdukit.errors import InvalidArgument, PeerLost
 from rdukit_runtime.collectives.group import TEXT_BYTES, Collectives, bytes_of, compare_calls, text_of
-from rdukit_runtime.collectives.ports import find_ports
+from rdukit_runtime.collectives.membership import GroupRanks
+from rdukit_runtime.collectives.ports import RankPorts, find_ports
 from rdukit_runtime.collectives.sums import Adder, Flat, Reduction, slice_of
 from rdukit_runtime.engine.torch_private import wait_limit_of
 
@@ -37,13 +38,15 @@ def close_planes() -> None:
 class Gloo(Collectives):
     """The data plane between machines."""
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        super().__init__(group.rank(), group.size())
+    def __init__(
+        self, group: dist.ProcessGroup, ranks: GroupRanks | None = None, ports: RankPorts | None = None
+    ) -> None:  # fmt: skip
+        ports = find_ports(group) if ports is None else ports
+        super().__init__(group.rank(), group.size(), ports.ranks if ranks is None and ports is not None else ranks)
         self._held: dist.ProcessGroup | None = group
         self._adder = Adder()
-        #: Collectives of all ranks so far.
-        self._calls = 0
-        self._ports = find_ports(group)
+        #: Ports of the ranks; None: they are not known.
+        self.ports = ports
         _open.add(self)
 
     @property
@@ -54,32 +57,50 @@ class Gloo(Collectives):
 
     def note(self, doing: str) -> None:
         """Report this rank's activity between collectives."""
-        if self._ports is not None:
-            self._ports.note(doing)
+        if self.ports is not None:
+            self.ports.note(doing)
 
     def close(self) -> None:
         """Leave the group. Its connections end with torch's last reference to it, and the others notice."""
-        if self._ports is not None:
-            self._ports.leave()
+        if self.ports is not None:
+            self.ports.leave()
         self._held = None
 
     @contextmanager
     def _collective(self, text: str) -> Iterator[None]:
         """Run a collective of all ranks, and name the ranks that it loses, if that is known."""
-        self._calls += 1
-        ports = self._ports
+        ports = self.ports
         if ports is None:
             yield
             return
-        ports.begin(self._calls, text)
+        ports.begin(text)
         try:
             yield
         except RuntimeError as cause:
-            lost = ports.explain_loss(self.rank, cause, wait_limit_of(self._group).total_seconds())
+            lost = ports.explain_loss(cause, self._limit_s())
             if lost is None:
                 raise
             raise lost from cause
         ports.end()
+
+    @contextmanager
+    def _pair(self, peer: int, text: str) -> Iterator[None]:
+        """Send to a rank or receive from it, and name it if it is lost."""
+        ports = self.ports
+        if ports is None:
+            yield
+            return
+        with ports.pair(text):
+            try:
+                yield
+            except RuntimeError as cause:
+                lost = ports.explain_pair(peer, cause, self._limit_s())
+                if lost is None:
+                    raise
+                raise lost from cause
+
+    def _limit_s(self) -> float:
+        return wait_limit_of(self._group).total_seconds()
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
@@ -135,30 +156,33 @@ class Gloo(Collectives):
 
     def _send(self, tensor: torch.Tensor, to: int, text: str) -> None:
         said = torch.empty(TEXT_BYTES, dtype=torch.uint8)
-        self._group.send([bytes_of(text)], to, 0).wait()
-        self._group.recv([said], to, 0).wait()
-        self._agree(to, text, text_of(said))
-        if tensor.numel():
-            self._group.send([tensor.view(-1).view(torch.uint8)], to, 0).wait()
+        with self._pair(to, f"send to rank {self.ranks.numbers[to]} {text}"):
+            self._group.send([bytes_of(text)], to, 0).wait()
+            self._group.recv([said], to, 0).wait()
+            self._agree(to, text, text_of(said))
+            if tensor.numel():
+                self._group.send([tensor.view(-1).view(torch.uint8)], to, 0).wait()
 
     def _recv(self, tensor: torch.Tensor, sender: int, text: str) -> None:
         said = torch.empty(TEXT_BYTES, dtype=torch.uint8)
-        self._group.recv([said], sender, 0).wait()
-        self._group.send([bytes_of(text)], sender, 0).wait()
-        self._agree(sender, text, text_of(said))
-        if tensor.numel():
-            self._group.recv([tensor.view(-1).view(torch.uint8)], sender, 0).wait()
+        with self._pair(sender, f"receive from rank {self.ranks.numbers[sender]} {text}"):
+            self._group.recv([said], sender, 0).wait()
+            self._group.send([bytes_of(text)], sender, 0).wait()
+            self._agree(sender, text, text_of(said))
+            if tensor.numel():
+                self._group.recv([tensor.view(-1).view(torch.uint8)], sender, 0).wait()
 
     def _agree(self, peer: int, mine: str, other: str) -> None:
+        numbers = self.ranks.numbers
         if mine != other:
             raise InvalidArgument(
-                f"rank {self.rank} sends or expects {mine}, but rank {peer} {other}; use equal shapes and types on "
-                "both ranks"
+                f"rank {numbers[self.rank]} sends or expects {mine}, but rank {numbers[peer]} {other}; use equal "
+                "shapes and types on both ranks"
             )
 
     def _compare(self, text: str) -> None:
         """Check that all ranks call the same, which gloo does not."""
-        compare_calls(self.exchange(text))
+        compare_calls(self.exchange(text), self.ranks)
 
     def exchange(self, text: str) -> list[str]:
         """Return each rank's text, by rank; texts are cut after 512 bytes."""

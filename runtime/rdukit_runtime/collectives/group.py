@@ -13,6 +13,7 @@ from typing import Final
 import torch
 
 from rdukit.errors import InvalidArgument
+from rdukit_runtime.collectives.membership import GroupRanks, all_ranks
 from rdukit_runtime.collectives.stragglers import Stragglers
 from rdukit_runtime.collectives.sums import Reduction, check_reduction
 
@@ -29,10 +30,12 @@ class Collectives(ABC):
     InvalidArgument, on every rank, if the ranks made different calls.
     """
 
-    def __init__(self, rank: int, size: int) -> None:
+    def __init__(self, rank: int, size: int, ranks: GroupRanks | None = None) -> None:
         self.rank, self.size = rank, size
+        #: Numbers of the ranks in errors.
+        self.ranks = ranks or all_ranks(size)
         #: Lateness of ranks at collectives; all zeros between machines, whose clocks differ.
-        self.stragglers = Stragglers(size)
+        self.stragglers = Stragglers(self.ranks.numbers)
 
     def allocate(self, count_bytes: int) -> torch.Tensor:
         """Return zeroed bytes for this rank; a collective with equal sizes on every rank.
@@ -80,7 +83,9 @@ class Collectives(ABC):
 
     def broadcast(self, tensors: Sequence[torch.Tensor], root: int = 0) -> None:
         """Overwrite the tensors with those of rank ``root``, bit for bit."""
-        text = f"broadcast from rank {root} {describe(tensors)}"
+        if not 0 <= root < self.size:
+            raise InvalidArgument(f"there is no rank {root} to send; expected a rank from 0 to {self.size - 1}")
+        text = f"broadcast from rank {self.ranks.numbers[root]} {describe(tensors)}"
         with writable(tensors, is_read=True) as written:
             self._broadcast([row.view(-1).view(torch.uint8) for row in written if row.numel()], root, text)
 
@@ -134,12 +139,12 @@ class Collectives(ABC):
     def _check_peer(self, peer: int) -> None:
         if not 0 <= peer < self.size or peer == self.rank:
             raise InvalidArgument(
-                f"rank {self.rank} has no peer {peer}; expected another rank from 0 to {self.size - 1}"
+                f"rank {self.rank} of {self.size} has no peer {peer}; expected another rank from 0 to {self.size - 1}"
             )
 
 
-def compare_calls(texts: Sequence[str]) -> None:
-    """Check that all ranks announced the same call; ``texts`` are theirs, by rank (pure).
+def compare_calls(texts: Sequence[str], ranks: GroupRanks) -> None:
+    """Check that all ranks announced the same call; ``texts`` are theirs, by their place in the group (pure).
 
     Raises:
         InvalidArgument: a rank announced another one.
@@ -147,8 +152,8 @@ def compare_calls(texts: Sequence[str]) -> None:
     other = next((rank for rank, text in enumerate(texts) if text != texts[0]), None)
     if other is not None:
         raise InvalidArgument(
-            f"ranks call different collectives: rank 0 of {len(texts)} calls {texts[0]}, and rank {other} calls "
-            f"{texts[other]}; call the same collective on every rank, with equal shapes and types"
+            f"ranks call different collectives: {ranks.name([0])} calls {texts[0]}, and rank {ranks.numbers[other]} "
+            f"calls {texts[other]}; call the same collective on every rank, with equal shapes and types"
         )
 
 

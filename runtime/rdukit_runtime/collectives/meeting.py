@@ -20,7 +20,7 @@ from typing import Final
 
 from rdukit.errors import InvalidArgument, Unauthenticated
 from rdukit.files.atomic import write_json_atomic
-from rdukit.files.owned import remove_of_ended
+from rdukit.files.owned import remove_of_ended, remove_of_former_versions
 from rdukit.settings import home_folder, resolve
 from rdukit.system.process import read_facts
 from rdukit_node.leases.launch import launch_owner
@@ -101,9 +101,11 @@ def launch_file(kind: str, ending: str = "") -> Path:
 
 
 def remove_ended_launches() -> None:
-    """Remove files that killed ranks left in the home folder, of launches whose launcher has ended."""
+    """Remove files that killed ranks left in the home folder, of launches that have ended and of former versions."""
+    folder = home_folder() / "run"
     for kind in (_ROSTER, RENDEZVOUS):
-        remove_of_ended(home_folder() / "run", kind)
+        remove_of_ended(folder, kind)
+    remove_of_former_versions(folder, rf"({_ROSTER}|{RENDEZVOUS})-[0-9a-f]{{16}}(-\d+)?\.json")
 
 
 def keep_roster(rank: int, own: Address) -> None:

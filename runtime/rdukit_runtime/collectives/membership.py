@@ -9,6 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
+#: Ranks that the name of a group shows.
+_SHOWN: Final = 8
 #: Host and port.
 Address = tuple[str, int]
 
@@ -126,9 +128,46 @@ def choose_sender(progress: Sequence[RankProgress]) -> int:
     return next(place for place, each in enumerate(progress) if each.steps == foremost)
 
 
+@dataclass(frozen=True, slots=True)
+class GroupRanks:
+    """The ranks of a group, as their launch numbers them, by their place in the group; ``launched``: ranks in all."""
+
+    numbers: tuple[int, ...]
+    launched: int
+
+    @property
+    def described(self) -> str:
+        """The group, for people."""
+        if len(self.numbers) == self.launched:
+            return f"all {count_ranks(self.launched)}"
+        shown = list(map(str, self.numbers))
+        if len(shown) > _SHOWN:
+            return f"the group of {len(shown)} ranks {', '.join(shown[: _SHOWN - 2])}, …, {shown[-1]}"
+        return f"the group of {name_ranks(self.numbers)}"
+
+    def name(self, places: Sequence[int]) -> str:
+        """Return ranks of the group with the group, for people."""
+        whole = str(self.launched) if len(self.numbers) == self.launched else self.described
+        return f"{name_ranks(self.at(places))} of {whole}"
+
+    def at(self, places: Sequence[int]) -> list[int]:
+        """Return the launch's numbers of places in the group."""
+        return [self.numbers[place] for place in places]
+
+
+def all_ranks(count: int) -> GroupRanks:
+    """Return the group of all ranks of a launch."""
+    return GroupRanks(tuple(range(count)), count)
+
+
 def name_ranks(ranks: Sequence[int]) -> str:
     """Return ranks for people."""
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+
+
+def first_line(cause: Exception) -> str:
+    """Return the first line of an error, or its kind."""
+    return (str(cause).strip().splitlines() or [type(cause).__name__])[0]
 
 
 def count_ranks(count: int) -> str:

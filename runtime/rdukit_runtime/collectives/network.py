@@ -9,17 +9,21 @@ import fcntl
 import ipaddress
 import json
 import os
+import secrets
 import socket
 import struct
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Final
 
 from rdukit.errors import InvalidArgument, PeerLost
+from rdukit.system.process import own_place
 from rdukit_node.leases.launch import LOOPBACK
-from rdukit_runtime.collectives.membership import Address, name_ranks
+from rdukit_runtime.collectives.membership import Address, all_ranks, name_ranks
 from rdukit_runtime.collectives.ports import RankPorts
+from rdukit_runtime.collectives.rank_port import own_port
 from rdukit_runtime.engine.torch_private import Store
 
 #: Seconds that a connection may take.
@@ -30,6 +34,45 @@ INTERFACE: Final = "GLOO_SOCKET_IFNAME"
 _LOOPBACK_INTERFACE: Final = "lo"
 #: Source: netdevice(7), ``SIOCGIFADDR``.
 _GET_ADDRESS: Final = 0x8915
+
+
+@dataclass(frozen=True, slots=True)
+class PortCard:
+    """A rank's part in the opening of a group.
+
+    Args:
+        key: proposed key of the group; rank 0's counts. machine: name of the machine; empty: unknown.
+    """
+
+    transport: str
+    key: str
+    machine: str
+    place: Address | None
+
+    @property
+    def text(self) -> str:
+        """Return the form in which the ranks exchange it."""
+        return json.dumps(astuple(self))
+
+    def find_place(self, machine: str) -> Address | None:
+        """Return the port's address as seen from a machine; None: there is none, or it cannot be reached from there."""
+        if self.place is None or not _is_loopback(self.place[0]) or self.machine == machine != "":
+            return self.place
+        return None
+
+
+def read_card(text: str) -> PortCard:
+    """Return the card in a text of ``PortCard.text``."""
+    transport, key, machine, place = json.loads(text)
+    return PortCard(str(transport), str(key), str(machine), None if place is None else (str(place[0]), int(place[1])))
+
+
+def find_machine() -> str:
+    """Return a name of this machine's boot and process namespace; empty: the system does not tell them."""
+    try:
+        return own_place()
+    except OSError:
+        return ""
 
 
 def exchange_texts(store: Store, name: str, rank: int, size: int, text: str) -> list[str]:
@@ -62,10 +105,12 @@ def join_network(store: Store, rank: int, size: int, meeting: str | None) -> Ran
     Args:
         store: at which the ranks meet. meeting: host at which it is served; None: unknown.
     Raises:
-        InvalidArgument: a rank's ``GLOO_SOCKET_IFNAME`` names no interface with an address; all ranks raise it.
+        InvalidArgument: ranks were told different numbers of ranks, or a rank's ``GLOO_SOCKET_IFNAME`` names no
+            interface with an address; all ranks raise it.
         PeerLost: a rank cannot reach another machine; all ranks raise it.
         RuntimeError: torch's; ranks did not come.
     """
+    check_sizes(store, rank, size)
     given = _chosen_interface()
     own = _given_address(given) if given else find_own_address(meeting) if meeting else ""
     said = exchange_texts(store, "address", rank, size, own or f"!{_name_interfaces()}" if given else own)
@@ -81,18 +126,33 @@ def join_network(store: Store, rank: int, size: int, meeting: str | None) -> Ran
     return _try_next(store, rank, size, own)
 
 
+def check_sizes(store: Store, rank: int, size: int) -> None:
+    """Compare the number of ranks with rank 0's before waiting for others, some of whom may not exist.
+
+    Raises:
+        InvalidArgument: ranks have different numbers; all that differ from rank 0, and rank 0, raise it.
+        RuntimeError: torch's; ranks did not come.
+    """
+    store.set(f"rdukit/size/{rank}", str(size))
+    first = bytes(store.get("rdukit/size/0")).decode()
+    told = {0: first, rank: str(size)}
+    if first == str(size):
+        told = dict(enumerate(exchange_texts(store, "size", rank, size, str(size))))
+    if wrong := [f"rank {of} {text}" for of, text in told.items() if text != first]:
+        raise InvalidArgument(
+            f"ranks have different numbers of ranks: rank 0 counts {first}, {', '.join(wrong)}; start all ranks by one "
+            "launcher, with one number of ranks"
+        )
+
+
 def _try_next(store: Store, rank: int, size: int, own: str) -> RankPorts:
-    with ExitStack() as stack:
-        listener = None
-        if own:
-            family = socket.AF_INET6 if ":" in own else socket.AF_INET
-            with suppress(OSError):
-                listener = stack.enter_context(socket.create_server((own, 0), family=family, backlog=size))
-        told = json.dumps([own, listener.getsockname()[1] if listener is not None else 0])
-        said = map(json.loads, exchange_texts(store, "place", rank, size, told))
-        places = [(str(host), int(port)) for host, port in said]
-        stack.pop_all()
-    ports = RankPorts(listener, [place if place[1] else None for place in places])
+    port = own_port(own)
+    key = secrets.token_hex(8)
+    said = exchange_texts(store, "place", rank, size, json.dumps([own, port.place[1] if port.place else 0, key]))
+    told = [json.loads(text) for text in said]
+    places = [(str(host), int(number)) for host, number, _ in told]
+    held = [place if place[1] else None for place in places]
+    ports = RankPorts(port, str(told[0][2]), held, all_ranks(size), rank)
     failures = exchange_texts(store, "reached", rank, size, _try_reach(rank, places))
     if failed := [text for text in failures if text]:
         more = f"; and {len(failed) - _SHOWN} ranks more" if len(failed) > _SHOWN else ""

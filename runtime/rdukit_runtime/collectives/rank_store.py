@@ -28,6 +28,7 @@ from rdukit.errors import Unauthenticated
 from rdukit_node.leases.launch import LOOPBACK
 from rdukit_runtime.collectives.handshake import Frames, greet_client, greet_server
 from rdukit_runtime.collectives.membership import Address
+from rdukit_runtime.collectives.rank_port import keep_from_forks
 from rdukit_runtime.engine.torch_private import Store
 
 logger = logging.getLogger(__name__)
@@ -335,6 +336,7 @@ class _StoreServer:
 
     def __init__(self, listener: socket.socket, entries: StoreEntries, token: str) -> None:
         self._listener, self._entries, self._token = listener, entries, token
+        keep_from_forks(listener)
         self._pid = os.getpid()
         #: Connections without a proof so far, and all open ones.
         self._unproved = threading.BoundedSemaphore(_LARGEST_CROWD)

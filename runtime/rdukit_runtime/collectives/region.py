@@ -15,7 +15,7 @@ import os
 import platform
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NoReturn
 
 import torch
@@ -23,7 +23,7 @@ import torch
 from rdukit.errors import InvalidArgument, OutOfDeviceMemory, PeerLost
 from rdukit_node.leases.memory import create_region, map_region
 from rdukit_runtime.collectives.group import compare_calls
-from rdukit_runtime.collectives.membership import name_ranks
+from rdukit_runtime.collectives.membership import GroupRanks, all_ranks
 from rdukit_runtime.collectives.stragglers import Stragglers
 
 _PAGE: Final = mmap.PAGESIZE
@@ -59,11 +59,16 @@ class RankRegion:
     Args:
         memory: ``region_bytes(size)`` bytes, the same for all ranks.
         pids: process id of each rank, in this process's namespace.
-        timeout_s: longest wait for a peer.
+        timeout_s: longest wait for a peer. ranks: the launch's numbers of the ranks.
+        ask: returns what ranks do in other groups, in the form that follows what they do in this one, within a second.
     """
 
-    def __init__(self, memory: memoryview, rank: int, pids: list[int], timeout_s: float) -> None:
+    def __init__(
+        self, memory: memoryview, rank: int, pids: list[int], timeout_s: float, ranks: GroupRanks | None = None,
+        ask: Callable[[Sequence[int]], Mapping[int, str]] | None = None,
+    ) -> None:  # fmt: skip
         self.rank, self.size, self.timeout_s = rank, len(pids), timeout_s
+        self.ranks, self._ask = ranks or all_ranks(self.size), ask
         self.slot_bytes = slot_bytes(self.size)
         self.channel_bytes = channel_bytes(self.size)
         self._memory = memory
@@ -85,7 +90,7 @@ class RankRegion:
             ctypes.c_uint32,
         ]  # fmt: skip
         self._meetings = 0
-        self.stragglers = Stragglers(self.size)
+        self.stragglers = Stragglers(self.ranks.numbers)
 
     # -- one collective ------------------------------------------------------------------------------------------------
 
@@ -117,7 +122,7 @@ class RankRegion:
         turn = self._meetings - 1 & 1
         at = _TEXTS_AT + _TEXT_BYTES * turn
         self.stragglers.note([self._words[peer * _PAGE // 8 + _ARRIVED + turn] for peer in range(self.size)])
-        compare_calls([self._read_text(peer * _PAGE + at) for peer in range(self.size)])
+        compare_calls([self._read_text(peer * _PAGE + at) for peer in range(self.size)], self.ranks)
 
     def end(self) -> None:
         """Record that this rank has finished its collective."""
@@ -162,13 +167,13 @@ class RankRegion:
         Raises:
             InvalidArgument: the receiver expects another text than ``text``. PeerLost: it is gone.
         """
-        at = self._channel(self.rank, to)
+        at, number = self._channel(self.rank, to), self.ranks.numbers
         words, word = self._words, at // 8
         self._write_text(at + _TEXTS_AT, text)
         self._bytes[at + _PAGE : at + _PAGE + data.numel()].copy_(data)
         self._publish(word, words[word] + 1)
         self._wait(word + 8, words[word], lambda target: [to] if words[word + 8] < target else [])
-        self._agree(at, f"rank {self.rank} sends", text, f"rank {to} expects", _TEXTS_AT + _TEXT_BYTES)
+        self._agree(at, f"rank {number[self.rank]} sends", text, f"rank {number[to]} expects", _TEXTS_AT + _TEXT_BYTES)
 
     def take_piece(self, sender: int, text: str, data: torch.Tensor) -> None:
         """Fill ``data`` with the next data from ``sender``.
@@ -176,13 +181,13 @@ class RankRegion:
         Raises:
             InvalidArgument: the sender announced another text than ``text``. PeerLost: it is gone.
         """
-        at = self._channel(sender, self.rank)
+        at, number = self._channel(sender, self.rank), self.ranks.numbers
         words, word = self._words, at // 8
         target = words[word + 8] + 1
         self._wait(word, target, lambda target: [sender] if words[word] < target else [])
         self._write_text(at + _TEXTS_AT + _TEXT_BYTES, text)
         try:
-            self._agree(at, f"rank {self.rank} expects", text, f"rank {sender} sends", _TEXTS_AT)
+            self._agree(at, f"rank {number[self.rank]} expects", text, f"rank {number[sender]} sends", _TEXTS_AT)
             data.copy_(self._bytes[at + _PAGE : at + _PAGE + data.numel()])
         finally:
             self._publish(word + 8, target)
@@ -217,8 +222,9 @@ class RankRegion:
             self._check_peers(target, missing)
             if time.monotonic() > end:
                 late = missing(target)
-                silent = ", ".join(map(str, late))
-                self._lose(late, f"did not answer in time, within {self.timeout_s:g} s", silent=silent)
+                doing = {} if self._ask is None else self._ask(late)
+                silent = self._numbers(late)
+                self._lose(late, f"did not answer in time, within {self.timeout_s:g} s", doing, silent=silent)
             if _SYSTEM_CALL is None:
                 time.sleep(1e-4)
             else:
@@ -235,28 +241,33 @@ class RankRegion:
         late = missing(target)
         left = [peer for peer in late if self._words[peer * _PAGE // 8 + _STATE] == _LEFT]
         if gone := [peer for peer in late if peer in self._gone and peer not in left]:
-            self._lose(gone, "died or ended", left=", ".join(map(str, left)))
+            self._lose(gone, "died or ended", left=self._numbers(left))
         if left:
-            self._lose(left, "gave up or left the group", left=", ".join(map(str, left)))
+            self._lose(left, "gave up or left the group", left=self._numbers(left))
 
-    def _lose(self, peers: list[int], reason: str, **detail: str) -> NoReturn:
-        doing = "; ".join(self.describe(peer) for peer in (*peers, self.rank))
+    def _numbers(self, peers: Sequence[int]) -> str:
+        return ", ".join(map(str, self.ranks.at(peers)))
+
+    def _lose(
+        self, peers: Sequence[int], reason: str, more: Mapping[int, str] | None = None, **detail: str
+    ) -> NoReturn:  # fmt: skip
+        doing = "; ".join(f"{self.describe(peer)}{(more or {}).get(peer, '')}" for peer in (*peers, self.rank))
         raise PeerLost(
-            f"{name_ranks(peers)} of {self.size} {reason} ({doing})", rank=self.rank,
-            missing=", ".join(map(str, peers)), **detail,
+            f"{self.ranks.name(peers)} {reason} ({doing})", rank=self.ranks.numbers[self.rank],
+            missing=self._numbers(peers), **detail,
         )  # fmt: skip
 
     def describe(self, peer: int) -> str:
         """Return a rank's announced activity."""
-        page = peer * _PAGE // 8
+        page, who = peer * _PAGE // 8, f"rank {self.ranks.numbers[peer]}"
         begun = self._words[page + _BEGUN]
         doing = self._read_text(peer * _PAGE + _TEXTS_AT + _TEXT_BYTES * _DOING_TEXT)
         doing = f", and is {doing}" if doing else ""
         if not begun:
-            return f"rank {peer} has begun no collective{doing}"
+            return f"{who} has begun no collective{doing}"
         text = self._read_text(peer * _PAGE + _TEXTS_AT + _TEXT_BYTES * self._words[page + _LAST])
         verb = "finished" if self._words[page + _STATE] == _IDLE else "is in"
-        return f"rank {peer} {verb} collective {begun}, {text}{doing}"
+        return f"{who} {verb} collective {begun}, {text}{doing}"
 
     def _write_text(self, at: int, text: str) -> None:
         encoded = text.encode()[: _TEXT_BYTES - 2]
@@ -291,15 +302,16 @@ def _whole_pages(count: int) -> int:
 
 
 def open_region(
-    rank: int, size: int, exchange: Callable[[str], list[str]], timeout_s: float
+    rank: int, size: int, exchange: Callable[[str], list[str]], timeout_s: float, ranks: GroupRanks,
+    ask: Callable[[Sequence[int]], Mapping[int, str]],
 ) -> RankRegion | None:  # fmt: skip
     """Open a region for the ranks of a group; None on every rank unless all are on one machine.
 
     Args:
-        exchange: returns all ranks' texts, by rank.
+        exchange: returns all ranks' texts, by rank. ranks, ask: as for ``RankRegion``.
     """
     shared = share_memory(rank, region_bytes(size), exchange)
-    return None if shared is None else RankRegion(shared[0], rank, shared[1], timeout_s)
+    return None if shared is None else RankRegion(shared[0], rank, shared[1], timeout_s, ranks, ask)
 
 
 def share_memory(

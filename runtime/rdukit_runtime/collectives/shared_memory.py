@@ -15,6 +15,7 @@ import torch
 from rdukit.errors import InvalidArgument, PeerLost
 from rdukit_runtime.collectives.group import Collectives
 from rdukit_runtime.collectives.placed import PlacedMemory, allocate, reduce_slice
+from rdukit_runtime.collectives.ports import RankPorts
 from rdukit_runtime.collectives.region import RankRegion
 from rdukit_runtime.collectives.sums import Adder, Flat, Reduction, slice_of
 
@@ -25,8 +26,9 @@ _SMALL_BYTES: Final = 32 << 10
 class SharedMemory(Collectives):
     """The data plane in a machine's memory."""
 
-    def __init__(self, region: RankRegion) -> None:
-        super().__init__(region.rank, region.size)
+    def __init__(self, region: RankRegion, ports: RankPorts | None = None) -> None:
+        super().__init__(region.rank, region.size, region.ranks)
+        self._ports = ports
         self._region = region
         self.stragglers = region.stragglers
         self._adder = Adder()
@@ -48,6 +50,8 @@ class SharedMemory(Collectives):
     def note(self, doing: str) -> None:
         """Record this rank's activity between collectives, for errors of the others."""
         self._region.note(doing)
+        if self._ports is not None:
+            self._ports.note(doing)
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
@@ -59,6 +63,8 @@ class SharedMemory(Collectives):
         if not self._broken:
             self._broken = "this rank has left the group"
             self._region.leave()
+            if self._ports is not None:
+                self._ports.leave()
 
     def _all_reduce(
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], reduction: Reduction, text: str
@@ -150,12 +156,12 @@ class SharedMemory(Collectives):
                     flat.write(first, last, slot)
 
     def _send(self, tensor: torch.Tensor, to: int, text: str) -> None:
-        with self._collective(f"send to rank {to} {text}", is_pair=True):
+        with self._collective(f"send to rank {self.ranks.numbers[to]} {text}", is_pair=True):
             for row in self._rows(tensor):
                 self._region.send_piece(to, text, row)
 
     def _recv(self, tensor: torch.Tensor, sender: int, text: str) -> None:
-        with self._collective(f"receive from rank {sender} {text}", is_pair=True):
+        with self._collective(f"receive from rank {self.ranks.numbers[sender]} {text}", is_pair=True):
             for row in self._rows(tensor):
                 self._region.take_piece(sender, text, row)
 
@@ -179,13 +185,21 @@ class SharedMemory(Collectives):
         if self._broken:
             raise PeerLost(f"{self._broken}; start all ranks again", rank=self.rank)
         self._region.begin(text, is_pair=is_pair)
+        ports = self._ports
+        if ports is not None:
+            ports.begin_here(text, is_pair=is_pair)
         try:
             yield
         except InvalidArgument:  # raised on all ranks at the same meeting: they may go on
-            self._region.end()
+            self._end()
             raise
         except BaseException as cause:
             self._broken = f"a collective of this group failed before ({cause})"
             self._region.leave()
             raise
+        self._end()
+
+    def _end(self) -> None:
         self._region.end()
+        if self._ports is not None:
+            self._ports.end_here()

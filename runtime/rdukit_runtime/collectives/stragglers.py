@@ -15,15 +15,15 @@ class RankLateness:
 
 
 class Stragglers:
-    """Lateness of a group's ranks since the last ``clear``."""
+    """Lateness of a group's ranks since the last ``clear``; ``numbers``: the launch's numbers of the ranks."""
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self._numbers = numbers
         self.clear()
 
     def clear(self) -> None:
         """Begin anew."""
-        self._rows = [RankLateness(rank) for rank in range(self._size)]
+        self._rows = [RankLateness(number) for number in self._numbers]
 
     def note(self, arrivals_ns: Sequence[int]) -> None:
         """Count a collective with the ranks' times of arrival, by rank, on one clock."""

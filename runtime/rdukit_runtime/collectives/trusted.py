@@ -10,7 +10,7 @@ from typing import Final
 
 from rdukit.errors import Unauthenticated
 from rdukit_runtime.collectives.membership import name_ranks
-from rdukit_runtime.collectives.network import exchange_texts
+from rdukit_runtime.collectives.network import check_sizes, exchange_texts
 from rdukit_runtime.collectives.rank_store import RankStore, connect_rank_store, serve_rank_store
 from rdukit_runtime.engine.torch_private import PrefixStore, Store
 from rdukit_runtime.settings import DISTRIBUTED_TOKEN
@@ -26,10 +26,12 @@ def open_trusted_store(given: Store, rank: int, size: int, token: str, host: str
         host: of rank 0. waiting: longest wait of the store.
     Raises:
         Unauthenticated: ranks have different tokens, or some have none; all ranks raise it.
+        InvalidArgument: ranks have different numbers of ranks.
         RuntimeError: torch's; ranks did not come.
     """
     if asks_for_token(given):
         return given
+    check_sizes(given, rank, size)
     served = serve_rank_store(token, waiting) if token and rank == 0 else None
     told = f"{'with' if token else 'without'} {served.port if served else 0}"
     said = [text.split() for text in exchange_texts(given, "token", rank, size, told)]

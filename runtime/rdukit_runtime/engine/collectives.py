@@ -5,6 +5,7 @@ free. ``rdukit_runtime.collectives`` moves and adds the data. Source: runtime re
 groups, f32 reduction); averaging: SDK reference 18.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -14,7 +15,8 @@ import torch.distributed as dist
 
 from rdukit.errors import PeerLost
 from rdukit_runtime.collectives.group import Collectives
-from rdukit_runtime.collectives.planes import collectives_of
+from rdukit_runtime.collectives.membership import first_line
+from rdukit_runtime.collectives.planes import collectives_of, ranks_of
 from rdukit_runtime.collectives.sums import Reduction
 
 #: Details of a loss that show its certainty.
@@ -70,11 +72,15 @@ def gather_facts(facts: Any) -> list[Any]:
     Raises:
         PeerLost: a rank died or does not answer.
     """
-    said: list[Any] = [facts] * world_size()
-    if len(said) > 1:
-        with peer_errors("comparing their PEFs"):
-            dist.all_gather_object(said, facts)
-    return said
+    size = world_size()
+    if size == 1:
+        return [facts]
+    with peer_errors("comparing their PEFs"):
+        collectives, text = default_collectives(), json.dumps(facts).encode()
+        lengths = list(map(int, collectives.exchange(str(len(text)))))
+        rows = torch.empty(size, max(lengths), dtype=torch.uint8)
+        collectives.all_gather(torch.frombuffer(bytearray(text.ljust(max(lengths))), dtype=torch.uint8), rows)
+        return [json.loads(bytes(row.tolist())) for row in rows]
 
 
 @contextmanager
@@ -83,13 +89,25 @@ def peer_errors(doing: str) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, PeerLost) as cause:
-        reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
-        rank = dist.get_rank() if dist.is_initialized() else 0
+        reason, (rank, who) = first_line(cause), _name_own_rank()
         more = {k: v for k, v in cause.detail.items() if k in _KEPT} if isinstance(cause, PeerLost) else {}
         if not isinstance(cause, PeerLost):
             reason = f"that one died, ended before this one, or did not answer in time ({reason})"
         raise PeerLost(
-            f"rank {rank} of {world_size()} lost another rank while {doing}: {reason}. The lost rank's output has the "
+            f"{who} lost another rank while {doing}: {reason}. The lost rank's output has the "
             "cause; parameters here are those of the last complete step. Start all ranks again",
             rank=rank, **more,
         ) from cause  # fmt: skip
+
+
+def _name_own_rank() -> tuple[int, str]:
+    """Return this rank's number in the launch, and its name with the default group.
+
+    A function of its own: errors keep the variables of the functions that raise them, and while a variable refers to
+    the group, its connections stay open, so that ranks that wait for this one do not notice that it has left.
+    """
+    group = dist.group.WORLD
+    if group is None:
+        return 0, "rank 0 of 1"
+    ranks = ranks_of(group)
+    return ranks.numbers[group.rank()], ranks.name([group.rank()])

@@ -203,10 +203,11 @@ def offer_mpi_backend() -> None:
 def offer_rdu_backend() -> None:
     """Register ``rdu`` with torch.distributed, so that ``init_process_group("rdu")`` works. Source: ours."""
     if dist.is_available() and dist.is_gloo_available() and not hasattr(dist.Backend, "RDU"):
-        dist.Backend.register_backend("rdu", _rdu_group, devices=["cpu"])
+        dist.Backend.register_backend("rdu", _rdu_group, extended_api=True, devices=["cpu"])
 
 
-def _rdu_group(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+def _rdu_group(given: Any, options: Any) -> Any:
     from rdukit_runtime.collectives.backend import RduProcessGroup
 
-    return RduProcessGroup(store, rank, size, timeout)
+    members = given.global_ranks_in_group
+    return RduProcessGroup(given.store, given.group_rank, given.group_size, given.timeout, members)

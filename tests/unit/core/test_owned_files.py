@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,27 @@ def test_nothing_is_removed_where_the_system_tells_no_boot(monkeypatch: pytest.M
     (tmp_path / name).touch()
     remove_of_ended(tmp_path, "some")
     assert (tmp_path / name).exists()
+
+
+def test_unused_files_of_former_versions_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    names = ["some-ab12_xyz", "some-ab12_xy2", "some-longer_name", "other-ab12_xyz"]
+    folders = [tmp_path / name for name in names]
+    for folder in folders:
+        folder.mkdir(mode=0o700)
+    (tmp_path / "some-abcdefgh").symlink_to("other-ab12_xyz")
+    folders[1].chmod(0o755)  # no scratch folder has this mode
+    now = time.time()
+    with scratch_folder("some"):
+        assert all(folder.exists() for folder in folders), "they were changed since this machine's boot"
+    monkeypatch.setattr(time, "time", lambda: now + 40 * 86_400)
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: 41 * 86_400.0)
+    with scratch_folder("some"):
+        assert all(folder.exists() for folder in folders), "this machine booted before their last change"
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: 9.0)
+    with scratch_folder("some"):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names[1:], "some-abcdefgh"])
 
 
 def deny(path: Path) -> str:

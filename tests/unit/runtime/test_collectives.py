@@ -81,7 +81,7 @@ def test_a_mean_of_tensors_that_come_in_turn_has_the_bits_of_one_of_all(dtype: t
 
 
 def test_stragglers_are_those_who_came_last_and_seconds_add_up() -> None:
-    table = Stragglers(3)
+    table = Stragglers(range(3))
     table.note([10, 20, 10])
     table.note([0, 10**9, 2 * 10**9])
     table.note([5, 5, 5])
