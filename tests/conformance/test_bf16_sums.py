@@ -39,6 +39,12 @@ def numbers(*shape: int) -> torch.Tensor:
 CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[Any, torch.Tensor], torch.Tensor], Any]] = {
     "embedding": (lambda: nn.Embedding(5, 8, padding_idx=0), lambda m, x: m(x).pow(2).mean(),
                   lambda: torch.randint(3, (ROWS,))),
+    "bag-sum": (lambda: nn.EmbeddingBag(5, 8, mode="sum"), lambda m, x: m(x).pow(2).mean(),
+                lambda: torch.randint(3, (ROWS // 8, 8))),
+    "bag-mean": (lambda: nn.EmbeddingBag(5, 8, mode="mean", padding_idx=0),
+                 lambda m, x: m(x).pow(2).mean(), lambda: torch.randint(3, (ROWS // 8, 8))),
+    "bag-max": (lambda: nn.EmbeddingBag(5, 8, mode="max"), lambda m, x: m(x).pow(2).mean(),
+                lambda: torch.randint(3, (ROWS // 2, 2))),
     "index": (lambda: nn.Embedding(5, 8), lambda m, x: m.weight[x].pow(2).mean(), lambda: torch.randint(3, (ROWS,))),
     "index-select": (lambda: nn.Embedding(5, 8), lambda m, x: m.weight.index_select(0, x).pow(2).mean(),
                      lambda: torch.randint(3, (ROWS,))),

@@ -6,11 +6,14 @@ reference 16). torch differentiates a masked write through the list of positions
 mask of the positions replaces it.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 aten = torch.ops.aten
+
+#: Mode of ``embedding_bag`` that takes the largest of a bag's rows.
+_MAX: Final = 2
 
 
 def embedding(
@@ -26,10 +29,34 @@ def embedding(
 
 def embedding_bag(
     weight: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor, scale_grad_by_freq: bool = False, mode: int = 0,
-    sparse: bool = False, *rest: Any,
+    sparse: bool = False, per_sample_weights: torch.Tensor | None = None, include_last_offset: bool = False,
+    padding_idx: int | None = None,
 ) -> Any:  # fmt: skip
-    """Compute ``aten.embedding_bag``, with a dense gradient."""
-    return torch.ops.aten.embedding_bag(weight, indices, offsets, scale_grad_by_freq, mode, False, *rest)
+    """Compute ``aten.embedding_bag`` with a dense gradient; of bf16 rows in f32, rounded once.
+
+    Args:
+        weight: [N, D].
+        indices: [I].
+        offsets: [B], or [B + 1] with ``include_last_offset``.
+
+    torch predicts other shapes for bf16 than its kernel returns. bf16 rows are widened after the lookup. The table is
+    widened where results depend on it: positions of the largest rows, torch's frequencies, shapes of a turned table.
+    """
+    rest = include_last_offset, padding_idx
+    if weight.dtype != torch.bfloat16 or (mode == _MAX and not _adds_narrowly(weight)):
+        return aten.embedding_bag(weight, indices, offsets, scale_grad_by_freq, mode, False, per_sample_weights, *rest)
+    weights = None if per_sample_weights is None else per_sample_weights.float()
+    if mode == _MAX or scale_grad_by_freq or weight.stride(1) != 1:
+        made = aten.embedding_bag(weight.float(), indices, offsets, scale_grad_by_freq, mode, False, weights, *rest)
+    else:
+        rows, count = embedding(weight, indices).float(), indices.shape[0]
+        places = torch.arange(count, dtype=indices.dtype, device=indices.device)
+        if padding_idx is not None:  # row I, zero, is the one that is left out
+            rows = torch.cat((rows, rows.new_zeros(1, weight.shape[1])))
+            places = torch.where(indices == padding_idx % weight.shape[0], count, places)
+            rest = include_last_offset, count
+        made = aten.embedding_bag(rows, places, offsets, False, mode, False, weights, *rest)
+    return made[0].to(weight.dtype), *made[1:]
 
 
 def embedding_renorm(weight: torch.Tensor, indices: torch.Tensor, max_norm: float, norm_type: float) -> torch.Tensor:
