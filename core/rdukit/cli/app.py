@@ -63,7 +63,7 @@ SUMMARIES = {
     "job": "Submit, list, show, watch, compare, clone, pause, resume and cancel jobs.",
     "login": "Log in through the console, in a browser on any machine.",
     "logout": "End the token of rdukit login, and delete it here.",
-    "node": "Run and look at emulated nodes.",
+    "node": "Run and inspect emulated nodes.",
     "org": "Group tenants into organisations, whose administrators manage their members.",
     "pef": "Explain PEF files.",
     "pipeline": "Submit, list, show, cancel and schedule pipelines of jobs.",
