@@ -89,7 +89,7 @@ MARKED = r"t\.csv:2, column 'x': .* is not a number; expected a number with a de
          r"t\.parquet:1, column 'x': the date32.* is not a date; expected one from the year 1"),
         (columns(x=arrow.array([1] * 4, arrow.timestamp("us", "Mars/Olympus")), label=LABELS),
          r"t\.parquet:1, column 'x': the timestamp.* is not a date; .* in a known zone"),
-        (columns(x=arrow.array([1001] * 4, arrow.duration("ns")), label=LABELS), r"t\.parquet:1, column 'x': .*is not a name"),
+        (columns(x=arrow.array([1001] * 4, arrow.duration("ns")), label=LABELS), r"t\.parquet:1, .*is not a name"),
         (columns(x=arrow.array([1e17] * 4), label=arrow.array([2.0**53, 1, 2, 3])),
          r"t\.parquet:1, column 'label': 9007199254740992 as a float stands for several .*expected such a number as"),
         (lines('{"x": 1, "label": "a"}', '{"x": 1, "x": 2, "label": "b"}'), r"t\.jsonl:2, column 'x': the key 'x' is"),
