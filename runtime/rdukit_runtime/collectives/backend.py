@@ -170,8 +170,8 @@ class _Named(dist.Work):
         self._work = self._name(call)
 
     def is_finished(self) -> bool:
-        """Return whether the work has ended without an error that the program has seen."""
-        return self.is_completed() and not self._has_failed
+        """Return whether the work has ended without an error."""
+        return self.is_completed() and self.is_success() and not self._has_failed
 
     def _name(self, call: Call) -> Any:
         try:
