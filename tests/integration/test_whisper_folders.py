@@ -139,7 +139,7 @@ def test_a_model_of_one_language_has_no_tokens_of_languages_and_tasks(tmp_path: 
         ("config.json", {"median_filter_width": 4}, "median_filter_width is 4; expected an odd number"),
         ("generation_config.json", {"eos_token_id": [1, 2]}, r"eos_token_id is \[1, 2\]; expected the number"),
         ("generation_config.json", {"suppress_tokens": [-1]}, r"suppress_tokens is \[-1\]; expected numbers"),
-        ("generation_config.json", {"lang_to_id": {"<|en|>": "x"}}, "lang_to_id is no table"),
+        ("generation_config.json", {"lang_to_id": {"<|en|>": "x"}}, "lang_to_id is not a table"),
     ],
 )
 def test_what_is_not_computed_is_refused_by_name(

@@ -6,7 +6,7 @@ Source: ours.
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
 from typing import Any, Final
 
@@ -171,7 +171,13 @@ class _Named(dist.Work):
 
     def is_finished(self) -> bool:
         """Return whether the work has ended without an error."""
-        return self.is_completed() and self.is_success() and not self._has_failed
+        future = self._work.get_future()
+        if self._has_failed or not future.done():
+            return False
+        with suppress(RuntimeError):
+            future.value()
+            return True
+        return False
 
     def _name(self, call: Call) -> Any:
         try:
