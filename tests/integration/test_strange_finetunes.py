@@ -39,6 +39,7 @@ USER, SAID = {"role": "user", "content": "a"}, {"role": "assistant", "content": 
 PAIR: Final = {"prompt": "q", "completion": " a"}
 PREFERENCE: Final = {"prompt": "q", "chosen": " a", "rejected": " b"}
 CHAT: Final = {"messages": [USER, SAID]}
+WEIGHTED = {"messages": [{**USER, "weight": 0}, {**SAID, "weight": None}]}
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +129,7 @@ DATA: Final[list[tuple[str, Change, str]]] = [
      r"in\.jsonl:9: tools are not read, so prompts would lack them; expected lines with messages alone"),
     ("tools beside preferences", lines({"prompt": [USER], "chosen": [SAID], "rejected": [USER], "tools": [{}]}),
      r"in\.jsonl:1: tools are not read"),
-    ("a turn that shall not be learnt", lines({"messages": [USER, {**SAID, "weight": 0}]}, good=CHAT),
+    ("a turn that shall not be learnt", lines({"messages": [USER, {**SAID, "weight": 0}]}, good=WEIGHTED),
      r"in\.jsonl:9: message 1 has weight 0; expected 1 or no weight, because each turn"),
     ("a content in parts", lines({"messages": [{"role": "user", "content": [{"text": "a"}]}, SAID]}, good=CHAT),
      r"in\.jsonl:9: message 0 lacks role or content; expected both, as texts"),

@@ -14,7 +14,7 @@ from typing import Any, Final
 from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import write_atomic
 from rdukit_modelbox.preprocessing.sources import Format, RowErrors, SourceFile, find_sources, read_line_blocks
-from rdukit_modelbox.preprocessing.table_rows import column_names, rows_of
+from rdukit_modelbox.preprocessing.table_rows import header_of, rows_of
 from rdukit_modelbox.preprocessing.text_records import TEXT_FORMATS
 from rdukit_serving.text.chat_template import ChatRenderer, ChatTemplate, find_chat_template
 
@@ -77,7 +77,7 @@ def prepare_examples(data: Path, model: Path, end_of_text: str, target: Path) ->
 def _check_rows(sources: Sequence[SourceFile]) -> None:
     """Refuse tables whose rows are no prompts with completions; a missing prompt is an empty one."""
     for source in sources:
-        columns = column_names(source)
+        columns = header_of(source)
         lacking = [name for name in ("prompt", "completion") if name not in columns]
         if lacking:
             raise InvalidArgument(
@@ -262,8 +262,8 @@ def _messages(line: _Line) -> list[dict[str, Any]]:
             raise InvalidArgument(
                 f"{line.place}: message {index} has the role {message['role']!r}; expected one of {', '.join(ROLES)}"
             )
-        odd = next((key for key in ("weight", "train") if key in message and message[key] not in (1, True)), "")
-        if odd:
+        odd = next((key for key in ("weight", "train") if message.get(key, 1) not in (1, None)), "")
+        if odd and message["role"] == "assistant":
             raise InvalidArgument(
                 f"{line.place}: message {index} has {odd} {message[odd]!r}; expected 1 or no {odd}, because each turn "
                 "of the assistant is learnt"

@@ -35,17 +35,23 @@ class TableAudit:
     def __init__(
         self, numeric: Sequence[str], categorical: Sequence[str], dates: Sequence[str] = (), *, has_classes: bool = True
     ) -> None:
-        self._numeric, self._categorical, self._dates = tuple(numeric), tuple(categorical), tuple(dates)
+        self._numeric, self._categorical = tuple(numeric), tuple(categorical)
         self._rows = 0
         #: Columns in which each value so far had one label only: the label of each value.
         self._labels: dict[str, dict[object, str]] = {name: {} for name in (*numeric, *categorical) if has_classes}
         #: Columns whose values so far were all different, and whole numbers or names.
         self._seen: dict[str, set[object]] = {name: set() for name in (*numeric, *categorical)}
-        #: Columns with numbers that only some whole numbers have in 64 bits of a float.
-        self._rounded: set[str] = set()
-        #: Columns whose blank rows so far had other labels than the rest: rows of each label, blank ones first.
-        self._blanks: dict[str, tuple[Counter[str], Counter[str]]] = {
-            name: (Counter(), Counter()) for name in (*numeric, *categorical, *dates) if has_classes
+        #: Which numeric columns have numbers that only some whole numbers have in 64 bits of a float, and fractions.
+        self._are_large_C, self._have_fractions_C = np.zeros((2, len(numeric)), np.bool_)
+        #: Columns whose blank rows so far had other labels than the rest: blank rows of each label.
+        self._blanks: dict[str, Counter[str]] = {
+            name: Counter() for name in (*numeric, *categorical, *dates) if has_classes
+        }
+        #: Rows of each label.
+        self._label_rows: Counter[str] = Counter()
+        #: Place of each column in a block's numbers: of a date, that of its first feature.
+        self._places = {name: index for index, name in enumerate(numeric)} | {
+            name: len(numeric) + index * len(DATE_FEATURES) for index, name in enumerate(dates)
         }
 
     def add(self, block: RowBlock) -> None:
@@ -53,15 +59,18 @@ class TableAudit:
         self._rows += len(block)
         for index, name in enumerate(self._numeric):
             if name in self._labels or name in self._seen:
-                numbers = block.numbers_NC[:, index].tolist()
-                if any(EXACT <= abs(v) < 1 << 64 for v in numbers):
-                    self._rounded.add(name)
-                values: list[object] = [None if v != v else v for v in numbers]  # a NaN is no key
+                # A NaN is no key.
+                values: list[object] = [None if v != v else v for v in block.numbers_NC[:, index].tolist()]
                 self._follow(name, values, block.labels_N, [isinstance(v, float) and v.is_integer() for v in values])
         for name, names in zip(self._categorical, block.names_KN, strict=True):
             if name in self._labels or name in self._seen:
                 self._follow(name, names, block.labels_N, [bool(value) for value in names])
-        self._follow_blanks(block)
+        numbers_NC = block.numbers_NC[:, : len(self._numeric)]
+        sizes_NC = np.abs(numbers_NC)
+        self._are_large_C |= ((sizes_NC >= EXACT) & (sizes_NC < 2.0**64)).any(axis=0)
+        self._have_fractions_C |= (np.floor(numbers_NC) < numbers_NC).any(axis=0)
+        if self._blanks:
+            self._follow_blanks(block)
 
     def findings(
         self, figures: Mapping[str, Sequence[Any]], counts: Sequence[Mapping[str, int]], labels: Mapping[str, int]
@@ -103,8 +112,8 @@ class TableAudit:
         found += [
             f"column {name!r} has whole numbers from 2^53, of which neighbours become one number; {_leave_out(name)}, "
             "or name it in categorical"
-            for name in self._numeric
-            if name in self._rounded and name not in self._ids()
+            for name, is_large in zip(self._numeric, self._are_large_C & ~self._have_fractions_C, strict=True)
+            if is_large and name not in self._ids()
         ]
         found += [
             f"column {name!r} differs in each of the {self._rows} rows, like an id; a model learns nothing from it "
@@ -132,21 +141,32 @@ class TableAudit:
         ]
 
     def _telling_blanks(self) -> list[str]:
-        enough = [name for name, both in self._blanks.items() if min(each.total() for each in both) >= MIN_BLANKS]
-        return [name for name in enough if name not in self._leaks()]
+        """Return the columns; labels of one row say nothing, because each is on one side only."""
+        found = []
+        for name, blank in self._blanks.items():
+            there = self._label_rows - blank
+            rows = [sum(count for count in each.values() if count > 1) for each in (blank, there)]
+            if min(rows) >= MIN_BLANKS and not blank.keys() & there.keys():
+                found.append(name)
+        return [name for name in found if name not in self._leaks()]
 
     def _follow_blanks(self, block: RowBlock) -> None:
-        for name in list(self._blanks):
-            if name in self._categorical:
-                are_blank = [not value for value in block.names_KN[self._categorical.index(name)]]
-            else:
-                place = self._dates.index(name) * len(DATE_FEATURES) if name in self._dates else 0
-                index = len(self._numeric) + place if name in self._dates else self._numeric.index(name)
-                are_blank = np.isnan(block.numbers_NC[:, index]).tolist()
-            blank, there = self._blanks[name]
-            for is_blank, label in zip(are_blank, block.labels_N, strict=True):
-                (blank if is_blank else there)[label] += 1
-            if blank.keys() & there.keys():
+        self._label_rows.update(block.labels_N)
+        are_blank_NC = np.isnan(block.numbers_NC)
+        have_blanks = set(np.flatnonzero(are_blank_NC.any(axis=0)).tolist())
+        blank_rows: dict[str, list[int]] = {
+            name: np.flatnonzero(are_blank_NC[:, place]).tolist()
+            for name, place in self._places.items()
+            if place in have_blanks and name in self._blanks
+        } | {
+            name: [row for row, value in enumerate(names) if not value]
+            for name, names in zip(self._categorical, block.names_KN, strict=True)
+            if name in self._blanks and not all(names)
+        }
+        for name, rows in blank_rows.items():
+            blank = self._blanks[name]
+            blank.update([block.labels_N[row] for row in rows])
+            if any(count < self._label_rows[label] for label, count in blank.items()):
                 del self._blanks[name]
 
     def _follow(self, name: str, values: Sequence[object], labels: Sequence[str], may_be_id: Sequence[bool]) -> None:

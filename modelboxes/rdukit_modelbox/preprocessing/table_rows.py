@@ -6,6 +6,7 @@ Axes: N rows of a block, C numbers of a row, K categorical columns.
 import csv
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
@@ -53,7 +54,8 @@ def find_layout(source: SourceFile, request: RowPreprocessRequest) -> TableLayou
         InvalidArgument: a column that the request names is not there, or nothing is left as features.
     """
     bad = RowErrors(skips=True)
-    first = [row for _, row in islice(rows_of(source, bad, [0]), BLOCK_ROWS if request.finds_kinds else 1)]
+    needs_rows = request.finds_kinds or source.format == Format.JSONL
+    first = [row for _, row in islice(rows_of(source, bad, [0]), BLOCK_ROWS if needs_rows else 1)]
     if source.format == Format.PARQUET:
         with _open_parquet(source) as file:
             return _layout_of(source, file.schema_arrow.names, first, request)
@@ -75,6 +77,14 @@ def column_names(source: SourceFile) -> tuple[str, ...]:
     for _, row in rows_of(source, RowErrors(skips=False), [0]):
         return tuple(row)
     raise InvalidArgument(f"{source.name} has no row; expected {ROWS_EXPECTED}", file=source.name)
+
+
+def header_of(source: SourceFile) -> tuple[str, ...]:
+    """Return the columns of a CSV or Parquet file, which may have no rows; none if it is empty."""
+    if source.format != Format.CSV:
+        return column_names(source)
+    with open_csv(source, RowErrors(skips=False)) as file:
+        return tuple(file.header)
 
 
 def _layout_of(
@@ -117,9 +127,9 @@ def check_other_tables(sources: Sequence[SourceFile], layout: TableLayout, reque
     """
     needed = {*layout.columns, layout.label, *((request.split_column,) if request.split_column else ())}
     for source in sources[1:]:
-        if source.format == Format.JSONL:
+        if source.format == Format.JSONL or not source.bytes:
             continue
-        found = column_names(source)
+        found = header_of(source)
         lacking = sorted(needed - set(found))
         more = [] if request.columns else [name for name in found if name not in {*needed, *layout.others}]
         if lacking or more:
@@ -190,8 +200,8 @@ def _json_rows(source: SourceFile, bad: RowErrors, consumed: list[int]) -> Itera
 
 def _find_twice(line: bytes) -> str | None:
     """Return a key that an object has twice; None if there is none."""
-    names = [name for name, _ in json.loads(line, object_pairs_hook=list)]
-    return next((name for at, name in enumerate(names) if name in names[:at]), None)
+    counts = Counter(name for name, _ in json.loads(line, object_pairs_hook=list, parse_int=str))
+    return next((name for name, count in counts.items() if count > 1), None)
 
 
 def _parquet_rows(source: SourceFile, consumed: list[int]) -> Iterator[NumberedRow]:
@@ -300,7 +310,7 @@ def require_distinct(place: str, names: Sequence[str]) -> None:
     Raises:
         InvalidArgument: names the column.
     """
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise InvalidArgument(f"{place}: more than one column is named {twice[0]!r}; expected different names")
 
@@ -324,7 +334,7 @@ def _checked(
     for index, (line, values) in enumerate(rows):
         if has_keys and not values.keys() <= known:
             key = next(name for name in values if name not in known)
-            expected = f"the keys of the first rows: {', '.join(sorted(known))}"
+            expected = f"the keys of the first rows: {', '.join(sorted(known))}; or name the features in columns"
             bad.add(source.name, line, f"the key {key!r} is new", expected, key)
             continue
         split = 0

@@ -8,7 +8,7 @@ resumed. The best one by evaluation, which ``best.json`` names, is kept, too. No
 import contextlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -27,8 +27,6 @@ from rdukit_serving.device.parameters import Tensors
 FORMAT: Final = 1
 #: Begin of the names of the newest weights in a file whose model's weights are their average.
 NEWEST: Final = "newest/"
-#: Newest files that stay; older ones go once ``latest.json`` names a newer one.
-KEPT: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +112,11 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, is_best: bool = False)
     path = folder / f"step-{checkpoint.step}.safetensors"
     write_atomic(path, data)
     named = {"format": FORMAT, "step": checkpoint.step, "sha256": sha256_of(data)}
-    if is_best:
+    if is_best or _find_best(folder) == path.name:  # also of a step that is done again, which has another digest
         write_json_atomic(folder / BEST, {**named, "file": path.name})
-    write_json_atomic(folder / LATEST, {**named, "file": path.name, "previous": _find_before(folder, path.name)})
-    _remove_old(folder, path)
+    before = _find_before(folder, path.name)
+    write_json_atomic(folder / LATEST, {**named, "file": path.name, "previous": before})
+    _remove_others(folder, {path.name, _find_best(folder), before["file"] if before else None})
     return path
 
 
@@ -205,17 +204,20 @@ def _totals(value: Mapping[str, Any]) -> TrainingTotals:
     return TrainingTotals(**{**value, "judged": Judged(**value.get("judged", {}))})
 
 
-def _remove_old(folder: Path, newest: Path) -> None:
-    """Remove all checkpoints but the newest, those before it up to ``KEPT``, and the one that ``best.json`` names.
+def _find_best(folder: Path) -> str | None:
+    """Return the name of the file that ``best.json`` names; None if there is none."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return str(json.loads((folder / BEST).read_text())["file"])
+    return None
+
+
+def _remove_others(folder: Path, named: Collection[str | None]) -> None:
+    """Remove all checkpoints but those that a pointer names; a killed attempt may have left later steps.
 
     Trainings of earlier versions kept their best as ``best-<step>.safetensors``.
     """
-    best = None
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        best = str(json.loads((folder / BEST).read_text())["file"])
-    old = sorted(folder.glob("step-*.safetensors"), key=_step_of)[:-KEPT]
-    for path in (*old, *folder.glob("best-*.safetensors")):
-        if path != newest and path.name != best:
+    for path in (*folder.glob("step-*.safetensors"), *folder.glob("best-*.safetensors")):
+        if path.name not in named:
             path.unlink(missing_ok=True)
 
 
@@ -238,11 +240,6 @@ def _unflatten(tensors: Tensors) -> dict[Any, dict[str, torch.Tensor]]:
 
 def _under(prefix: str, tensors: Tensors) -> dict[str, torch.Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def _step_of(path: Path) -> int:
-    digits = path.stem.removeprefix("step-")
-    return int(digits) if digits.isdigit() else -1
 
 
 def _short(value: object) -> str:

@@ -125,20 +125,33 @@ def find_kind(values: Sequence[object]) -> str:
     """Return the kind of a column from its first values.
 
     A column is a date if one of its texts looks like one, and a category if one is a code such as ``00501`` or none of
-    its values is a number. A column of numbers with a text is numeric, so that the row of the text is refused; so is
-    one of numbers with commas or signs.
+    its values is a number; a code beside numbers with a point is a number. A column of numbers with a text is numeric,
+    so that the row of the text is refused. So is one in which most different texts are numbers with commas or signs:
+    ranges such as ``0%`` and ``1-10%`` are categories.
     """
     texts = [value.strip() if isinstance(value, str) else value for value in values]
     there = [text for text in texts if text is not None and not (isinstance(text, str) and text.lower() in MISSING)]
     if any(is_like_date(text) for text in there):
         return DATE
-    is_named = any(is_code(text) for text in there) or not any(_is_number(text) for text in there)
-    return CATEGORY if there and is_named else NUMBER
+    has_numbers = False
+    marked: set[object] = set()
+    words: set[object] = set()
+    for text in there:
+        legal = _legal_instead(text)
+        if legal in {"", LEGAL_RANGE}:
+            has_numbers = True
+        else:
+            (marked if legal == LEGAL_POINT else words).add(text if isinstance(text, str) else type(text))
+    if any(is_code(text) for text in there):
+        has_points = any(isinstance(text, str) and "." in text and not _legal_instead(text) for text in there)
+        return NUMBER if has_points else CATEGORY
+    return CATEGORY if there and not has_numbers and len(marked) <= len(words) else NUMBER
 
 
-def _is_number(value: object) -> bool:
+def _legal_instead(value: object) -> str:
+    """Return the legal values if this one is no number; else nothing."""
     try:
         number_of(value)
     except NotLegal as fault:
-        return fault.legal in {LEGAL_RANGE, LEGAL_POINT}
-    return True
+        return fault.legal
+    return ""

@@ -1,6 +1,7 @@
 """Checkpoints: what is saved reads back bit by bit, and a half-written one is never taken."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,22 @@ def test_the_best_of_an_earlier_version_stays_until_a_better_one_comes(tmp_path:
     assert load_checkpoint(tmp_path, "best").step == 1
     save_checkpoint(tmp_path, make(3), is_best=True)
     assert load_checkpoint(tmp_path, "best").step == 3 and not (tmp_path / "best-1.safetensors").exists()
+
+
+def test_all_pointers_resolve_after_an_attempt_that_was_killed_between_them(tmp_path: Path) -> None:
+    for step in (5, 6):
+        save_checkpoint(tmp_path, make(step))
+    latest = (tmp_path / "latest.json").read_bytes()
+    save_checkpoint(tmp_path, make(10), is_best=True)
+    (tmp_path / "latest.json").write_bytes(latest)  # killed after best.json
+    save_checkpoint(tmp_path, make(6))
+    save_checkpoint(tmp_path, make(8))
+    found = {which: load_checkpoint(tmp_path, which).step for which in ("newest", "previous", "best")}
+    assert found == {"newest": 8, "previous": 6, "best": 10}
+    again = make(10)
+    save_checkpoint(tmp_path, replace(again, totals=replace(again.totals, host_seconds=9.0)))
+    assert load_checkpoint(tmp_path, "best").totals.host_seconds == 9, "done again, so with another digest"
+    assert load_checkpoint(tmp_path, "previous").step == 8
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:

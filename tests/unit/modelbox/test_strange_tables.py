@@ -13,10 +13,13 @@ import pytest
 
 from rdukit.errors import IllegalValue, InvalidArgument
 from rdukit_modelbox.contract.box import find_box_file, load_box
-from rdukit_modelbox.preprocessing.columns import as_name, classes_of, split_names
+from rdukit_modelbox.preprocessing.columns import RowPreprocessRequest, as_name, classes_of, split_names
 from rdukit_modelbox.preprocessing.datasets import load_dataset
 from rdukit_modelbox.preprocessing.rows import preprocess_rows
+from rdukit_modelbox.preprocessing.sources import Format, find_sources
+from rdukit_modelbox.preprocessing.table_rows import find_layout
 from rdukit_modelbox.verbs.context import VerbResult
+from rdukit_serving.raw_inputs.layout import CATEGORY, NUMBER, find_kind
 from rdukit_serving.raw_inputs.legal_values import NotLegal, date_of, name_of
 from rdukit_serving.raw_inputs.preprocessing import TablePreprocessing, find_preprocessing, read_features
 from support import shows
@@ -122,6 +125,32 @@ def test_a_missing_key_is_a_missing_value_and_a_file_may_have_more_than_the_chos
     assert load_dataset(tmp_path / "chosen/dataset").train.features_NF.tolist() == [[1], [3]]
 
 
+def test_files_without_rows_and_bad_rows_that_are_skipped_do_not_end_a_preprocess(tmp_path: Path) -> None:
+    data = files(one="x,label\n1,a\n", three="x,label\n1,2,3\n2,b\n", two="x,label\n", zero="")(tmp_path)
+    done = preprocess(data, tmp_path, bad_rows="skip")
+    assert (done.figures["train_samples"], done.figures["bad_rows"]) == (2, 1)
+
+
+def test_the_first_rows_of_json_lines_say_the_columns_of_a_box_that_reads_only_numbers(tmp_path: Path) -> None:
+    data = lines('{"x": 1, "label": "a"}', '{"x": 2, "y": 4, "label": "b"}')(tmp_path)
+    request = RowPreprocessRequest.of({"label_column": "label"})
+    assert find_layout(find_sources(data, "*", "auto", (Format.JSONL,))[0], request).numeric == ("x", "y")
+
+
+def test_a_key_that_is_there_twice_is_found_among_many(tmp_path: Path) -> None:
+    many = ", ".join(f'"k{n}": 1' for n in range(100_000))
+    data = lines('{"x": 1, "label": "a"}', f'{{"x": 1, {many}, "x": 2, "label": "b"}}')(tmp_path)
+    with pytest.raises(InvalidArgument, match=r"t\.jsonl:2, column 'x': the key 'x' is there twice"):
+        preprocess(data, tmp_path, columns="x")
+
+
+def test_ranges_are_categories_and_a_number_with_leading_zeros_beside_points_is_a_number() -> None:
+    assert find_kind(["0%", "1-10%", "11-50%", "0%"]) == find_kind(["$5", "free", "gift"]) == CATEGORY
+    assert find_kind(["5%", "7%", "n.v."]) == find_kind(["1,5", "2,5", "low"]) == NUMBER
+    assert find_kind(["0.5", "00", "3.25"]) == find_kind(["0", "1"]) == NUMBER
+    assert find_kind(["00501", "501"]) == CATEGORY
+
+
 def test_codes_with_leading_zeros_are_categories_and_classes_of_their_own(tmp_path: Path) -> None:
     made = table(tmp_path, "zip,x,label\n00501,0.5,01\n501,-0.5,1\n10115,0,01\n00501,10,1\n")
     assert made.feature_names == ("x", "zip=00501", "zip=10115", "zip=501")
@@ -181,6 +210,12 @@ def test_blanks_that_say_the_label_are_reported(tmp_path: Path) -> None:
     reveals = [line.split("'")[1] for line in told if "reveals the label" in line]
     assert reveals == ["flag", "paid_on"]
     assert any("rows without a value have other labels than rows with one" in line for line in told)
+
+
+def test_blanks_of_labels_that_occur_once_and_large_measures_are_not_reported(tmp_path: Path) -> None:
+    rows = [f"{n % 7},{n % 4 or ''},{n % 5 * 1e18 + n % 2 / 2},c{n}" for n in range(90)]
+    assert not [line for line in findings(tmp_path, "a,some,energy,label", rows) if "'a'" in line or "ome'" in line]
+    assert not [line for line in findings(tmp_path, "a,some,energy,label", rows) if "'energy'" in line]
 
 
 def test_ids_beyond_the_numbers_of_floats_and_odd_labels_are_reported(tmp_path: Path) -> None:
