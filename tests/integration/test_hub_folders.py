@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.pef import read_pef
-from rdukit_modelbox.artifacts.hub_folder import prepare_hub_folder
+from rdukit_modelbox.artifacts.hub_folder import compile_hub_folder, prepare_hub_folder
 from rdukit_platform.backends.process_tree import tree_of
 from rdukit_serving.text.program import TextProgram, generate_all
 from rdukit_serving.text.sampling import Sampler, SamplingOptions
@@ -154,6 +154,10 @@ def test_a_folder_is_served_with_the_tokens_of_transformers(
     theirs = write_folder(tmp_path / "theirs", name)
     made = prepare_hub_folder(tmp_path / "theirs", cache, context=48, precision="f32")
     assert prepare_hub_folder(tmp_path / "theirs", cache, context=48, precision="f32") == made
+    served = Path(made.checkpoint)
+    file = served.stat().st_ino
+    # Another process that began before leaves what may be served by now.
+    assert compile_hub_folder(tmp_path / "theirs", served.parent, 48, "f32") == made and served.stat().st_ino == file
     with TextProgram(Path(made.pef), Path(made.checkpoint)) as program:
         for size in (3, 12):
             prompt = torch.randint(2, WORDS - 1, (1, size))

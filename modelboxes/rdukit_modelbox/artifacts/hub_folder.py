@@ -109,7 +109,6 @@ def compile_hub_folder(folder: Path, made: Path, context: int | None, precision:
         texts_at_once(entry, sizes) if generates else 1 if takes_texts else BATCH,
         precision_of(precision, SERVE) if generates or precision != AUTO else "f32", task=entry.task, purpose=SERVE,
     )  # fmt: skip
-    shutil.rmtree(made, ignore_errors=True)
     place = made.parent
     place.mkdir(parents=True, exist_ok=True)
     talk = Console(stderr=True)
@@ -122,6 +121,9 @@ def compile_hub_folder(folder: Path, made: Path, context: int | None, precision:
         pef, native_pef = _compile_once(entry, shape, box or entry.name, place, takes_texts)
         found = PreparedModel(box, served_name(hub), str(pef), str(made / "checkpoint"), str(native_pef or ""))
         write_json_atomic(unfinished / PREPARED, asdict(found))
+        if faster := find_prepared(made):  # by another process, whose model may be served by now
+            return faster
+        shutil.rmtree(made, ignore_errors=True)
         unfinished.rename(made)
         unfinished.mkdir()  # the context manager removes it
     return found

@@ -150,7 +150,7 @@ class ExpertRepository(Repository):
 
     async def load(
         self, pef: Path, checkpoint: Path | None, version: str = "", keep: bool = False, switch: bool = True,
-        draft: tuple[Path, Path] | None = None,
+        draft: tuple[Path, Path] | None = None, replaces: ModelVersion | None = None,
     ) -> ModelVersion:  # fmt: skip
         """Bring the expert into memory, as a request does.
 

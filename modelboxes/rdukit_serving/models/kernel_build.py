@@ -46,7 +46,7 @@ async def _switch(repository: Repository, pef: Path, native: Path, began: float)
     if (model, draft) == (files.pef, files.draft):
         return
     try:
-        await repository.load(model, files.checkpoint, current.version, draft=draft)
+        await repository.load(model, files.checkpoint, current.version, draft=draft, replaces=current)
     except RdukitError as error:
         logger.warning("native kernels are used from the next start on pef=%s reason=%s", native, error.message)
         return

@@ -97,12 +97,12 @@ class Repository:
 
     async def load(
         self, pef: Path, checkpoint: Path | None, version: str = "", keep: bool = False, switch: bool = True,
-        draft: tuple[Path, Path] | None = None,
+        draft: tuple[Path, Path] | None = None, replaces: ModelVersion | None = None,
     ) -> ModelVersion:  # fmt: skip
         """Load files as a version, probe it, switch to it, and drain the former one unless ``keep``.
 
         With ``switch`` off it answers only requests that name it. Without ``version`` the next number is used; a loaded
-        version is replaced in the same way.
+        version is replaced in the same way. With ``replaces``, nothing is loaded once another version answers.
 
         Raises:
             RdukitError: it cannot be loaded or does not answer; the earlier version keeps answering.
@@ -112,6 +112,7 @@ class Repository:
                 f"version {version[:20]!r} is not valid; expected a number from 1 to 999999999, or none for the next"
             )
         async with self._swapping:
+            self._check_answers(replaces)
             number = version or str(self._next)
             files = ModelFiles(self.name, pef, checkpoint, self._serving, draft)
             fresh = ModelVersion(number, files, self._logs / f"model-{number}.log")
@@ -124,8 +125,9 @@ class Repository:
                 reason = await fresh.why_not_ready(PROBE_S)
                 if reason:
                     raise InvalidArgument(f"version {number} was loaded but does not answer: {reason}")
+                self._check_answers(replaces)
             except RdukitError:
-                if former is None and fresh.state is not VersionState.UNAVAILABLE:
+                if fresh.state is not VersionState.UNAVAILABLE:
                     await fresh.unload(0)
                 raise
             except asyncio.CancelledError:
@@ -145,6 +147,10 @@ class Repository:
             if before is not None and before is not fresh and (before is former or not keep):
                 self._drain(before)
             return fresh
+
+    def _check_answers(self, version: ModelVersion | None) -> None:
+        if version is not None and self.current is not version:
+            raise Unavailable(f"version {version.version} no longer answers, so it is not replaced")
 
     async def unload(self, version: str = "") -> None:
         """Drain and end ``version``, or all.

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument, RuntimeFault
-from rdukit_serving.text.forms.exclusive import Comparisons
+from rdukit_serving.text.forms.exclusive import SchemaWork
 from rdukit_serving.text.forms.schemas import UnkeptSchema, schema_text
 from rdukit_serving.text.forms.spelling import spell
 
@@ -232,10 +232,10 @@ def json_part(text: str) -> str:
     return f"%json {json.dumps({**schema, 'x-guidance': dict(JSON_WAY)}, ensure_ascii=False)}"
 
 
-def kept_schema(schema: object, field: str, shared: Comparisons | None = None) -> str:
+def kept_schema(schema: object, field: str, shared: SchemaWork | None = None) -> str:
     """Return an equal JSON schema that llguidance enforces exactly, as text; ``field`` is its place in the request.
 
-    ``shared``: remaining comparisons of the whole request.
+    ``shared``: remaining work on schemas of the whole request.
 
     Raises:
         InvalidArgument: the schema is too long, or cannot be enforced; the message says what to write.

@@ -5,13 +5,16 @@ Source: OpenAI's API reference, "Completions", "Chat" and "Embeddings": names, t
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
+from pydantic_core import from_json
 
 from rdukit.errors import InvalidArgument
 from rdukit.strict_json import refuse_duplicates, refuse_values
+from rdukit_serving.text.boolean_numbers import find_boolean
 from rdukit_serving.text.chat_messages import (
     ChatMessage,
     ChosenTool,
@@ -278,6 +281,11 @@ class ChatBody(_Generation):
             self.tools = functions_as_tools(self.functions or ()) or None
             self.tool_choice = choice_as_tool(self.function_call)
             self.parallel_tool_calls = False
+        names = [tool.function.name for tool in self.tools or ()]
+        if len(set(names)) < len(names):
+            twice = Counter(names).most_common(1)[0][0]
+            field = self.field_of("tools")
+            raise InvalidArgument(f"{field}: two have the name {twice}; expected another name for each", field=field)
         self.messages = with_tool_calls(self.messages)
         return self
 
@@ -356,6 +364,8 @@ class ChatBody(_Generation):
         schema_of = "functions.{}.parameters" if self.uses_functions else "tools.{}.function.parameters"
         thinking = find_thinking(template.text, prompt)
         thinks = thinking is not None and not thinking.has_ended
+        if len(forced) == 1:
+            schema_of = schema_of.format(self.named_tools().index(forced[0]))
         if forced:  # a text that must be a call has no content that could have another form
             form = forced_call(of_calls, forced, schema_of)
             if thinks:
@@ -413,9 +423,13 @@ def parse_body(kind: type[Body], body: bytes) -> Body:
         refuse_values(body, MAX_VALUES)
         value = kind.model_validate_json(body)
         refuse_duplicates(body)
-        return value
+        found = find_boolean(kind, from_json(body)) if b"true" in body or b"false" in body else None
     except ValidationError as cause:
         raise refused_body(kind, cause) from cause
+    if found is not None:
+        place, given = found
+        raise InvalidArgument(f"{place}: {str(given).lower()} is not a number; expected a number", field=place)
+    return value
 
 
 def refused_body(kind: type[BaseModel], cause: ValidationError) -> InvalidArgument:

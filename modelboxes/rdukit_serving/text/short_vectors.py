@@ -54,7 +54,7 @@ def check_dimensions(checkpoint: Path | None, dimensions: int, size: int) -> Non
     if not stated:
         expected = f"{size}, which this model's vectors have, because it states no shorter ones ({IS_SHORTENED})"
     else:
-        expected = f"one of {', '.join(map(str, sorted({*listed, size})))}" if listed else f"1 to {size}"
+        expected = f"one of {', '.join(map(str, sorted({*listed, size})))}" if DIMENSIONS in stated else f"1 to {size}"
     raise InvalidArgument(f"dimensions: {dimensions} is not valid; expected {expected}", field="dimensions")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rdukit_serving.text.constraints import FormKind, TextForm, json_part, kept_schema
-from rdukit_serving.text.forms.exclusive import Comparisons
+from rdukit_serving.text.forms.exclusive import SchemaWork
 from rdukit_serving.text.token_bytes import length_of_beginning
 
 
@@ -70,7 +70,7 @@ def forced_call(
         InvalidArgument: the schemas are too long.
     """
     lines = ["start: " + " | ".join(f"call_{number}" for number in range(len(tools)))]
-    shared = Comparisons()
+    shared = SchemaWork()
     for number, (name, schema) in enumerate(tools):
         before = json.dumps(form.before.replace("NAME", name), ensure_ascii=False)
         after = json.dumps(form.after, ensure_ascii=False)

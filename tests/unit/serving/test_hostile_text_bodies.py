@@ -49,6 +49,52 @@ def test_what_is_damaged_is_refused_by_its_field(kind: Any, body: bytes, place: 
     assert caught.value.detail["field"] == place
 
 
+@pytest.mark.parametrize(
+    ("kind", "fields", "place"),
+    [
+        (ChatBody, {"messages": SAID, "n": True}, "n"),
+        (ChatBody, {"messages": SAID, "stream": True, "temperature": False}, "temperature"),
+        (ChatBody, {"messages": SAID, "logit_bias": {"5": True}}, "logit_bias.5"),
+        (CompletionBody, {"prompt": [[1, 2], [3, True]]}, "prompt.1.1"),
+        (CompletionBody, {"prompt": "x", "logprobs": True}, "logprobs"),
+        (EmbeddingBody, {"input": [False], "dimensions": 1}, "input.0"),
+        (ResponseBody, {"input": "x", "max_output_tokens": True}, "max_output_tokens"),
+        (MessagesBody, {"messages": SAID, "max_tokens": 9, "thinking": {"type": "enabled", "budget_tokens": True}},
+         "thinking.budget_tokens"),
+    ],
+)  # fmt: skip
+def test_a_boolean_is_not_read_as_a_number(kind: Any, fields: dict[str, Any], place: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"^{place}: (true|false) is not a number; expected a number") as caught:
+        parse_body(kind, json.dumps({"model": "m", **fields}).encode())
+    assert caught.value.detail["field"] == place
+
+
+def test_booleans_of_flags_and_of_schemas_are_read() -> None:
+    schema = {"additionalProperties": False, "properties": {"x": {"minimum": 0, "exclusiveMinimum": True}}}
+    tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": schema}}
+    asked = {"messages": SAID, "logprobs": True, "tools": [tool], "chat_template_kwargs": {"enable_thinking": False}}
+    assert parse_body(ChatBody, json.dumps({"model": "m", **asked}).encode()).logprobs is True
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    one: dict[str, Any] = {"name": "f"}
+    for fields, field in (
+        ({"tools": [{"type": "function", "function": one}] * 2}, "tools"),
+        ({"functions": [one, {"name": "g"}, one]}, "functions"),
+    ):
+        with pytest.raises(InvalidArgument, match=f"{field}: two have the name f; expected another") as caught:
+            parse_body(ChatBody, json.dumps({"model": "m", "messages": SAID, **fields}).encode())
+        assert caught.value.detail["field"] == field
+
+
+def test_the_schema_of_a_chosen_tool_is_refused_by_the_tools_number() -> None:
+    tools = [{"type": "function", "function": {"name": name, "parameters": {"if": {}}}} for name in "fgh"]
+    choice = {"type": "function", "function": {"name": "g"}}
+    asked = {"model": "m", "messages": SAID, "tools": tools, "tool_choice": choice}
+    with pytest.raises(InvalidArgument, match=r"tools\.1\.function\.parameters: the schema: if cannot"):
+        parse_body(ChatBody, json.dumps(asked).encode()).requests("x", PLAIN)
+
+
 def test_what_is_extreme_but_valid_is_obeyed() -> None:
     asked: dict[str, Any] = {"model": "m", "prompt": "😀\x00", "n": 1024, "stop": [f"s{at}" for at in range(500)]}
     asked |= {"logit_bias": {str(2**31 - 1): -100}, "seed": -(2**63), "max_tokens": 10**15, "top_k": 10**30}

@@ -21,6 +21,7 @@ pytestmark = shows("text-models", "hub-files")
         ({"is_matryoshka": False}, [8], [4], "states no shorter ones"),
         ({"is_matryoshka": True}, [1, 4, 8], [9], "expected 1 to 8"),
         ({"matryoshka_dimensions": [2, 4, 64]}, [2, 4, 8], [3, 64], "expected one of 2, 4, 8"),
+        ({"matryoshka_dimensions": [64]}, [8], [4, 64], "expected one of 8"),
         ({"matryoshka_dimensions": [2], "is_matryoshka": True}, [2], [4], "expected one of 2, 8"),
     ],
 )

@@ -13,6 +13,7 @@ _MOST: Final = 2**63 - 2**10
 #: Largest and smallest bounds of numbers that llguidance enforces.
 _LARGEST: Final = 9.0e18
 _SMALLEST: Final = 1e-20
+_ENDLESS: Final = (math.inf, -math.inf)
 _BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 
@@ -29,9 +30,9 @@ def narrow_bounds(found: dict[str, Any]) -> dict[str, Any]:
     kinds = found.get("type")
     if kinds == "integer":
         return _narrow_integers(found)
-    if kinds == "number" or (isinstance(kinds, list) and {"number", "integer"} & {*map(str, kinds)}):
-        return _narrow_numbers(found)
-    return found
+    if isinstance(kinds, list) and "integer" in kinds and "number" not in kinds:
+        return _narrow_integers(found)
+    return _narrow_numbers(found) if kinds is None or kinds == "number" or "number" in kinds else found
 
 
 def find_rounded(value: Any) -> int | None:
@@ -66,13 +67,15 @@ def _narrow_numbers(found: dict[str, Any]) -> dict[str, Any]:
         value = found.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
-        sign = -1.0 if "aximum" in key else 1.0  # of the direction in which a bound is narrowed
+        sign = -1 if "aximum" in key else 1  # of the direction in which a bound is narrowed
         if abs(value) > _LARGEST:
             if value * sign > 0:
                 raise UnkeptBounds(f"{key} {value!s:.40} is beyond {_LARGEST:g}; write a string with a pattern")
             inner[key] = -sign * _LARGEST
         elif 0 < abs(value) < _SMALLEST:
             inner[key] = sign * _SMALLEST if value * sign > 0 else 0
+        elif isinstance(value, int):
+            inner[key] = _inner(value, sign)
     return inner
 
 
@@ -83,7 +86,7 @@ def _bound(
     values: list[int] = []
     for key in (plain, exclusive):
         value = found.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or math.isinf(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or value in _ENDLESS:
             continue
         bound = rounded(value)
         values.append(bound + step if key == exclusive and bound == value else bound)

@@ -5,9 +5,10 @@ llguidance keeps ``anyOf``. If no value matches two options, both keywords mean 
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import accumulate, combinations, pairwise
 from typing import Any, Final
 
 #: Resolves references of a schema.
@@ -20,6 +21,8 @@ _MAX_DEPTH: Final = 8
 MAX_COMPARED: Final = 5000
 #: The same for all ``oneOf`` of a request together: of its tools, and of each one's schema.
 MAX_COMPARED_FOR_ALL: Final = 10_000
+#: Schemas of a request that are rewritten, each as often as it is written out.
+MAX_SCHEMAS: Final = 50_000
 #: Places of arrays that are compared.
 _MAX_PLACES: Final = 16
 #: Ranges of integers whose overlaps are counted.
@@ -27,21 +30,28 @@ _MAX_SPANS: Final = 1000
 
 
 @dataclass(slots=True)
-class Comparisons:
-    """Remaining comparisons for all ``oneOf`` of a request."""
+class SchemaWork:
+    """Remaining work on all schemas of a request: all requests wait meanwhile.
+
+    ``left``: comparisons for all ``oneOf``; ``lookups``: properties to find discriminators in; ``schemas``: those that
+    are rewritten, each as often as it is written out; ``characters``: of arrangements of sets.
+    """
 
     left: int = MAX_COMPARED_FOR_ALL
+    lookups: int = 200_000
+    schemas: int = MAX_SCHEMAS
+    characters: int = 1_000_000
 
 
-def exclusive_options(options: Sequence[Any], resolve: Resolve, shared: Comparisons | None = None) -> list[Any] | None:
+def exclusive_options(options: Sequence[Any], resolve: Resolve, shared: SchemaWork | None = None) -> list[Any] | None:
     """Return options for ``anyOf`` of the values that match exactly one of ``options``.
 
     The result is None if the options are unknown, or need more than ``MAX_COMPARED`` or the remaining ``shared``
     comparisons. Options with a discriminator need no comparison.
     """
-    if find_discriminator(options, resolve, is_required=True) is not None:
+    shared = shared or SchemaWork()
+    if find_discriminator(options, resolve, shared, is_required=True) is not None:
         return list(options)
-    shared = shared or Comparisons()
     given = min(MAX_COMPARED, shared.left)
     left = [given]
     are_apart = all(_are_apart(one, other, resolve, left) for one, other in combinations(options, 2))
@@ -54,23 +64,37 @@ def exclusive_options(options: Sequence[Any], resolve: Resolve, shared: Comparis
     return None
 
 
-def find_discriminator(options: Sequence[Any], resolve: Resolve, is_required: bool = False) -> str | None:
-    """Return a property of which each option, an object, lists other values.
+def find_discriminator(
+    options: Sequence[Any], resolve: Resolve, shared: SchemaWork, is_required: bool = False
+) -> str | None:  # fmt: skip
+    """Return a property of which each option, an object, lists other values; None also without ``lookups`` left.
 
     ``is_required``: only a property that all options require; otherwise one that all declare.
     """
     found = [resolve(each) for each in options]
-    if not found or not all(isinstance(each, dict) and _kinds(each) == {"object"} for each in found):
+    if not found or len({id(each) for each in found}) < len(found):
         return None
-    names = [set(each.get("required" if is_required else "properties", ())) for each in found]
-    shared: list[str] = sorted(set.intersection(*names))
-    for name in shared:
-        named = [resolve(each.get("properties", {}).get(name)) for each in found]
-        values = [_values(each) if isinstance(each, dict) else None for each in named]
-        listed = [value for each in values if each is not None for value in each]
-        if None not in values and len(listed) == len(set(listed)):
-            return name
-    return None
+    if not all(isinstance(each, dict) for each in found):
+        return None
+    key = "required" if is_required else "properties"
+    shared.lookups -= sum(len(each.get(key, ())) + len(_listed(each) or ()) for each in found)
+    if shared.lookups < 0 or not all(_kinds(each) == {"object"} for each in found):
+        return None
+    names: set[str] = set.intersection(*(set(each.get(key, ())) for each in found))
+    return next((name for name in sorted(names) if _tells_apart(name, found, resolve, shared)), None)
+
+
+def _tells_apart(name: str, options: Sequence[Any], resolve: Resolve, shared: SchemaWork) -> bool:
+    """Return whether each option lists other values of a property."""
+    seen: set[str] = set()
+    for option in options:
+        named = resolve(option.get("properties", {}).get(name))
+        shared.lookups -= 1 + (len(_listed(named) or ()) if isinstance(named, dict) else 0)
+        values = _values(named) if isinstance(named, dict) and shared.lookups >= 0 else None
+        if not values or values & seen:
+            return False
+        seen |= values
+    return True
 
 
 def _are_apart(one: Any, other: Any, resolve: Resolve, left: list[int], depth: int = 0) -> bool:
@@ -83,7 +107,11 @@ def _are_apart(one: Any, other: Any, resolve: Resolve, left: list[int], depth: i
         return True
     if not isinstance(one, dict) or not isinstance(other, dict) or depth > _MAX_DEPTH:
         return False
-    if not _kinds(one) & _kinds(other):
+    left[0] -= sum(len(_listed(each) or ()) for each in (one, other)) // 16  # long lists count more
+    if left[0] < 0:
+        return False
+    kinds = _kinds(one) & _kinds(other)
+    if not kinds:
         return True
     for key in ("anyOf", "oneOf"):
         for mine, yours in ((one, other), (other, one)):
@@ -91,10 +119,11 @@ def _are_apart(one: Any, other: Any, resolve: Resolve, left: list[int], depth: i
                 return all(_are_apart(each, yours, resolve, left, depth + 1) for each in mine[key])
     ours, theirs = _values(one), _values(other)
     if ours is not None and theirs is not None:
+        left[0] -= sum(map(len, ours | theirs)) // 5000
         return not ours & theirs
-    if _kinds(one) & _kinds(other) == {"array"}:
+    if kinds == {"array"}:
         return _are_other_arrays(one, other, resolve, left, depth)
-    if _kinds(one) & _kinds(other) != {"object"}:
+    if kinds != {"object"}:
         return False
     both = set(one.get("required", ())) & set(other.get("required", ()))
     mine, yours = one.get("properties", {}), other.get("properties", {})
@@ -176,9 +205,15 @@ def _integer_span(schema: Any) -> tuple[int, int] | None:
 
 def _matched_once(spans: Sequence[tuple[int, int]]) -> list[Any]:
     """Return ranges of the integers that are in one span only."""
-    edges = sorted({edge for least, most in spans if least <= most for edge in (least, most + 1)})
+    edges: Counter[int] = Counter()
+    for least, most in spans:
+        if least <= most:
+            edges[least] += 1
+            edges[most + 1] -= 1
+    ends = sorted(edges)
+    counts = accumulate(edges[end] for end in ends)
     return [
         {"type": "integer", "minimum": begin, "maximum": end - 1}
-        for begin, end in pairwise(edges)
-        if sum(least <= begin <= most for least, most in spans) == 1
+        for (begin, end), count in zip(pairwise(ends), counts, strict=False)
+        if count == 1
     ] or [False]

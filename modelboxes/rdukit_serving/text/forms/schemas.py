@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from rdukit_serving.text.forms.bounds import UnkeptBounds, find_rounded, narrow_bounds
-from rdukit_serving.text.forms.exclusive import Comparisons, exclusive_options, find_discriminator
+from rdukit_serving.text.forms.exclusive import MAX_SCHEMAS, SchemaWork, exclusive_options, find_discriminator
 from rdukit_serving.text.forms.formats import FORMAT_PATTERNS, KEPT_FORMATS, NAME_PATTERNS
 from rdukit_serving.text.forms.patterns import UnkeptPattern, plain_patterns
 
@@ -47,6 +47,8 @@ _KEYWORDS: Final = frozenset({
     "exclusiveMaximum", "multipleOf", "required", "minProperties", "maxProperties", "patternProperties", "minItems",
     "maxItems", "uniqueItems", "$ref", *_ONE, *_LISTS, *_MAPS, *_UNKEPT,
 })  # fmt: skip
+_BESIDE_REF: Final = _KEYWORDS - {"$ref"}
+_BEYOND_OBJECTS: Final = _KEYWORDS - {"type", "required", *_MAPS}
 #: Deepest nesting, and most arrangements of a set's items.
 _MAX_DEPTH: Final = 200
 _MAX_SETS: Final = 2000
@@ -56,15 +58,15 @@ class UnkeptSchema(ValueError):
     """JSON schema that cannot be enforced during generation; the message has the place and an alternative."""
 
 
-def plain_schema(schema: Any, shared: Comparisons | None = None) -> Any:
+def plain_schema(schema: Any, shared: SchemaWork | None = None) -> Any:
     """Return a schema of the same texts, or of fewer, that llguidance enforces exactly.
 
-    ``shared``: comparisons that are left for its request; without it the schema is a request's only one.
+    ``shared``: work that is left for its request; without it the schema is a request's only one.
 
     Raises:
         UnkeptSchema: a keyword, an expression or a number cannot be enforced.
     """
-    rewriter = _Rewriter(schema, shared or Comparisons())
+    rewriter = _Rewriter(schema, shared or SchemaWork())
     found = rewriter.rewrite(schema, "", 0)
     if found is False:
         raise UnkeptSchema("it allows no value; write the type of the values")
@@ -75,8 +77,11 @@ def plain_schema(schema: Any, shared: Comparisons | None = None) -> Any:
 
 
 class _Rewriter:
-    def __init__(self, root: Any, shared: Comparisons) -> None:
+    def __init__(self, root: Any, shared: SchemaWork) -> None:
         self._root, self._shared = root, shared
+        #: Names on the way to each reference's target, and targets that do not lead back to themselves.
+        self._found: dict[str, list[str] | None] = {}
+        self._ended: set[tuple[str, ...]] = set()
         #: Properties that schemas in ``$defs`` must also require, by the names on the way to them.
         self.required: dict[tuple[str, str], set[str]] = {}
 
@@ -85,6 +90,12 @@ class _Rewriter:
             return schema
         if depth > _MAX_DEPTH:
             raise UnkeptSchema(f"it is nested more than {_MAX_DEPTH} deep; write $defs and $ref")
+        self._shared.schemas -= 1
+        if self._shared.schemas < 0:
+            raise UnkeptSchema(
+                f"the request has more than {MAX_SCHEMAS} schemas, counting those of propertyNames and of "
+                "unevaluatedProperties as often as they apply; write fewer"
+            )
         found = {key: value for key, value in schema.items() if key in _KEYWORDS}
         if found.get("not") in ({}, True):  # as zod says that there is no value
             return False
@@ -139,9 +150,10 @@ class _Rewriter:
         name = found.get("format")
         if not isinstance(name, str):
             return
-        if name in FORMAT_PATTERNS and found.get("type", "string") == "string":
+        kinds = found.get("type", "string")
+        if name in FORMAT_PATTERNS and (kinds == "string" or (isinstance(kinds, list) and "string" in kinds)):
             del found["format"]
-            found["allOf"] = [*found.get("allOf", ()), {"type": "string", "pattern": FORMAT_PATTERNS[name]}]
+            found["allOf"] = [*found.get("allOf", ()), {"type": kinds, "pattern": FORMAT_PATTERNS[name]}]
         elif name not in KEPT_FORMATS:
             del found["format"]
 
@@ -203,7 +215,9 @@ class _Rewriter:
         least, most = found.get("minItems", 0), min(found.get("maxItems", len(values)), len(values))
         if not all(isinstance(each, int) and each >= 0 for each in (least, most)):
             return
-        if _has_many_sets(len(values), least, most):
+        count, places = _count_sets(len(values), least, most)
+        self._shared.characters -= len(json.dumps(values)) * places // max(1, len(values))
+        if count > _MAX_SETS or self._shared.characters < 0:
             return
         for key in ("uniqueItems", "items", "minItems", "maxItems", "type"):
             found.pop(key, None)
@@ -234,8 +248,7 @@ class _Rewriter:
             return
         parts = [{key: value for key, value in found.items() if key not in {"allOf", "unevaluatedProperties"}}]
         parts += map(self._resolved, found.get("allOf", ()))
-        known = {"type", "required", *_MAPS}
-        if not all(isinstance(each, dict) and not each.keys() & _KEYWORDS - known for each in parts):
+        if not all(isinstance(each, dict) and not each.keys() & _BEYOND_OBJECTS for each in parts):
             return
         names = [name for each in parts for name in each.get("properties", ())]
         if len(names) != len(set(names)) or any(each.get("type", "object") != "object" for each in parts):
@@ -286,7 +299,7 @@ class _Rewriter:
 
         A schema in ``$defs`` then requires it everywhere.
         """
-        name = find_discriminator(options, self._resolved)
+        name = find_discriminator(options, self._resolved, self._shared)
         if name is None:
             return None
         found = []
@@ -306,21 +319,24 @@ class _Rewriter:
         for _ in range(16):
             if not (isinstance(schema, dict) and isinstance(schema.get("$ref"), str)):
                 return schema
-            if schema.keys() & _KEYWORDS - {"$ref"} or (parts := self._parts(schema["$ref"])) is None:
+            if schema.keys() & _BESIDE_REF or (parts := self._parts(schema["$ref"])) is None:
                 return None
             schema = functools.reduce(_child, parts, self._root)
         return None
 
     def _leads_back(self, parts: list[str]) -> bool:
         """Return whether a target is a reference that leads to the same target again."""
-        seen: list[list[str]] = []
+        seen: set[tuple[str, ...]] = set()
         found: list[str] | None = parts
-        while found is not None and found not in seen:
-            seen.append(found)
+        while found is not None and tuple(found) not in seen and tuple(found) not in self._ended:
+            seen.add(tuple(found))
             target = functools.reduce(_child, found, self._root)
             reference = target.get("$ref") if isinstance(target, dict) else None
             found = self._parts(reference) if isinstance(reference, str) else None
-        return found is not None
+        if found is not None and tuple(found) in seen:
+            return True
+        self._ended |= seen
+        return False
 
     def _moved(self, parts: list[str]) -> Iterator[str]:
         """Yield the names on the way to a target in the rewritten schema."""
@@ -333,6 +349,11 @@ class _Rewriter:
 
     def _parts(self, target: str) -> list[str] | None:
         """Return the names on the way to a reference's target, which may be percent-encoded; None: there is none."""
+        if target not in self._found:
+            self._found[target] = self._find_parts(target)
+        return self._found[target]
+
+    def _find_parts(self, target: str) -> list[str] | None:
         if not re.fullmatch(r"#(?:/.*)?", target, re.DOTALL):
             return None
         parts: list[str] = []
@@ -361,15 +382,19 @@ def _quoted(name: str) -> str:
     return quote(name.replace("~", "~0").replace("/", "~1"), safe="~$")
 
 
-def _has_many_sets(values: int, least: int, most: int) -> bool:
-    """Return whether ``least`` to ``most`` of the values have more than ``_MAX_SETS`` arrangements."""
-    found, arrangements = 0, 1
+def _count_sets(values: int, least: int, most: int) -> tuple[int, int]:
+    """Return the numbers of arrangements of ``least`` to ``most`` values, and of their items.
+
+    Beyond ``_MAX_SETS`` the first is any larger number.
+    """
+    found, places, arrangements = 0, 0, 1
     for size in range(most + 1):
-        found += arrangements if size >= least else 0
-        if max(found, arrangements) > _MAX_SETS:
-            return True
+        if arrangements > _MAX_SETS:
+            return arrangements, 0
+        if size >= least:
+            found, places = found + arrangements, places + arrangements * size
         arrangements *= values - size
-    return False
+    return found, places
 
 
 def _at(place: str) -> str:
@@ -383,7 +408,7 @@ def _kept(rewrite: Callable[[str], list[str]], pattern: str, place: str) -> list
         raise UnkeptSchema(f"{_at(place)}: {cause}") from cause
 
 
-def schema_text(schema: Any, shared: Comparisons | None = None) -> str:
+def schema_text(schema: Any, shared: SchemaWork | None = None) -> str:
     """Return a schema as JSON text for llguidance; ``shared`` as in ``plain_schema``.
 
     Raises:
@@ -395,7 +420,7 @@ def schema_text(schema: Any, shared: Comparisons | None = None) -> str:
         raise
     except RecursionError as cause:
         raise UnkeptSchema("it is nested too deeply; write $defs and $ref") from cause
-    except (AttributeError, KeyError, TypeError, ValueError) as cause:
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as cause:
         words = "a keyword has a value of the wrong kind"
         raise UnkeptSchema(
             f"it is not a JSON schema: {words} ({cause}); expected values that JSON Schema allows"
