@@ -56,6 +56,8 @@ Call = Callable[[], Any]
 class RduProcessGroup(dist.ProcessGroup):
     """A group whose all-reduce and reduce-scatter add in rank order."""
 
+    _ports: RankPorts
+
     def __init__(
         self, store: Store, rank: int, size: int, timeout: timedelta, members: Sequence[int] = ()
     ) -> None:  # fmt: skip
