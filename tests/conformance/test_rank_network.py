@@ -9,16 +9,24 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import torch
 
 from rdukit.errors import InvalidArgument, PeerLost, RdukitError, Unauthenticated
 from rdukit_node.leases.launch import LOOPBACK
+from rdukit_runtime.collectives.gloo import Gloo
 from rdukit_runtime.collectives.meeting import has_ended
 from rdukit_runtime.collectives.membership import GroupRanks, all_ranks
-from rdukit_runtime.collectives.network import exchange_texts, find_gloo_address, join_network, use_interface_of
+from rdukit_runtime.collectives.network import (
+    claim_rank,
+    exchange_texts,
+    find_gloo_address,
+    join_network,
+    use_interface_of,
+)
 from rdukit_runtime.collectives.ports import PortState, RankPorts, Seen
 from rdukit_runtime.collectives.rank_port import RankPort
 from rdukit_runtime.collectives.trusted import asks_for_token, open_trusted_store
-from rdukit_runtime.engine.torch_private import HashStore, PrefixStore, Store
+from rdukit_runtime.engine.torch_private import HashStore, PrefixStore, Store, gloo_group
 from support import shows, wait_until
 
 pytestmark = shows("rank-machines", "collectives")
@@ -91,6 +99,24 @@ def test_ranks_with_different_numbers_of_ranks_end_at_once(
     for error, text in zip(found, said, strict=True):
         assert isinstance(error, InvalidArgument), error
         assert text in error.message
+
+
+def test_a_group_does_not_read_what_a_former_one_left_at_the_store() -> None:
+    def call(store: Store, rank: int) -> bool:
+        former = open_trusted_store(store, rank, 2, "", LOOPBACK, timedelta(seconds=60))
+        former.set("rdukit/address/0", "127.0.0.1")
+        return open_trusted_store(store, rank, 2, "", LOOPBACK, timedelta(seconds=60)).check(["rdukit/address/0"])
+
+    assert by_rank(2, call) == [False, False]
+
+
+def test_a_second_process_with_the_number_of_a_rank_is_refused_at_once() -> None:
+    store = HashStore()
+    claim_rank(store, 0, 2)
+    claim_rank(store, 0, 2)  # the same process may join again
+    store.set("rdukit/process/1", "process 7 on host mark")
+    with pytest.raises(InvalidArgument, match=r"^process 7 on host is rank 1 of 2 already, and this process"):
+        claim_rank(store, 1, 2)
 
 
 def join_as_first(*others: tuple[str, tuple[str, int], str]) -> RankPorts:
@@ -214,6 +240,19 @@ def test_a_rank_that_is_not_in_the_group_yet_keeps_the_others_waiting() -> None:
     second.explain_loss(RuntimeError("Timed out waiting"), 8)
     lost = first.explain_loss(RuntimeError("Timed out waiting"), 8)
     assert lost is not None and lost.message.startswith("rank 2 of 3 did not answer in time")
+
+
+def test_a_rank_that_called_something_else_is_not_said_to_be_in_it_afterwards() -> None:
+    ports = ports_of(2)
+
+    def call(store: Store, rank: int) -> str:
+        plane = Gloo(gloo_group(store, rank, 2, timedelta(seconds=60)), ports=ports[rank])
+        made = torch.ones(rank + 1)
+        with pytest.raises(InvalidArgument, match="ranks call different collectives"):
+            plane.all_reduce([made], [made])
+        return ports[rank].look([rank])[0].doing
+
+    assert by_rank(2, call) == [f"finished collective 1, all_reduce sum float32[{count}]" for count in (1, 2)]
 
 
 def test_a_fork_does_not_keep_the_port_of_its_parent_open() -> None:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -17,13 +18,13 @@ from rdukit.errors import InvalidArgument, PeerLost
 from rdukit.settings import resolve
 from rdukit.telemetry.logs import begin_logs_with_rank
 from rdukit_node.leases.launch import LOOPBACK
-from rdukit_runtime.collectives.membership import first_line
-from rdukit_runtime.collectives.network import join_network
+from rdukit_runtime.collectives.membership import GroupRanks, first_line
+from rdukit_runtime.collectives.network import find_missing, join_network
 from rdukit_runtime.collectives.planes import number_members, open_plane
 from rdukit_runtime.collectives.ports import RankPorts, keep_ports
 from rdukit_runtime.collectives.sums import Reduction, check_reduction
 from rdukit_runtime.collectives.trusted import asks_for_token, open_trusted_store
-from rdukit_runtime.engine.torch_private import Store, gloo_group
+from rdukit_runtime.engine.torch_private import PrefixStore, Store, gloo_group
 from rdukit_runtime.settings import DISTRIBUTED_TOKEN
 
 _REDUCTIONS: Final = (
@@ -55,19 +56,27 @@ Call = Callable[[], Any]
 class RduProcessGroup(dist.ProcessGroup):
     """A group whose all-reduce and reduce-scatter add in rank order."""
 
+    _ports: RankPorts
+
     def __init__(
         self, store: Store, rank: int, size: int, timeout: timedelta, members: Sequence[int] = ()
     ) -> None:  # fmt: skip
         super().__init__(rank, size)  # type: ignore[call-arg]  # what torch's stub lacks: groups in Python
         #: torch's group holds the C++ part of a store only.
         self._store, ports = store, None
-        if not (dist.is_initialized() or asks_for_token(store)):  # the default group; others use its interfaces
+        if dist.is_initialized() and isinstance(world := dist.group.WORLD, RduProcessGroup):
+            # torch numbers groups anew after each default one, and its store may be the former one's
+            self._store = PrefixStore(f"rdukit/{world._ports.key}", store)
+        ranks = number_members(members, size)
+        if dist.is_initialized():
+            _await_members(self._store, rank, ranks, timeout)
+        elif not asks_for_token(store):  # the default group; others use its interfaces
             self._store, ports = _meet(store, rank, size, timeout)
         self._gloo = gloo_group(self._store, rank, size, timeout)
         if ports is not None:
             keep_ports(self._gloo, ports)
         self._limit_s = timeout.total_seconds()
-        self._plane, self._ports = open_plane(self._gloo, number_members(members, size))
+        self._plane, self._ports = open_plane(self._gloo, ranks)
         self._name = ""
 
     @property
@@ -127,9 +136,9 @@ def _hand_on(name: str, wrap: Callable[[RduProcessGroup, str, tuple[Any, ...], C
 
 
 def _begin_of_all(group: RduProcessGroup, name: str, args: tuple[Any, ...], call: Call) -> "_Named":
-    ports, limit_s = group._ports, group._limit_s
+    ports = group._ports
     number = ports.begin(name.strip("_"))
-    work = _Named(call, lambda cause: ports.explain_loss(cause, limit_s), lambda: ports.end(number))
+    work = _Named(call, ports.explain_loss, group._limit_s, lambda: ports.end(number))
     ports.watch(number, work)
     return work
 
@@ -137,11 +146,11 @@ def _begin_of_all(group: RduProcessGroup, name: str, args: tuple[Any, ...], call
 def _begin_of_pair(group: RduProcessGroup, name: str, args: tuple[Any, ...], call: Call) -> Any:
     if len(args) < 2:
         return call()
-    ports, limit_s, peer = group._ports, group._limit_s, int(args[1])
+    ports, peer = group._ports, int(args[1])
     if not 0 <= peer < group.size():
         return call()
     text = f"{_OF_PAIRS[name]} rank {ports.ranks.numbers[peer]}"
-    return _Named(call, lambda cause: ports.explain_pair(peer, cause, limit_s), is_in=lambda: ports.pair(text))
+    return _Named(call, partial(ports.explain_pair, peer), group._limit_s, is_in=lambda: ports.pair(text))
 
 
 for _name in _OF_ALL:
@@ -156,18 +165,19 @@ class _Named(dist.Work):
     """gloo's work, whose errors name the lost rank.
 
     Args:
-        call: begins the work. explain: returns the error for torch's; None: torch's stays. end: called when the work
-            is done. is_in: runs while the program waits.
+        call: begins the work. explain: returns the error for torch's, at a time limit; None: torch's stays. limit_s:
+            the group's. end: called when the work is done. is_in: runs while the program waits.
     """
 
     def __init__(
-        self, call: Call, explain: Callable[[RuntimeError], PeerLost | None], end: Callable[[], None] = lambda: None,
-        is_in: Callable[[], AbstractContextManager[None]] = nullcontext,
+        self, call: Call, explain: Callable[[RuntimeError, float], PeerLost | None], limit_s: float,
+        end: Callable[[], None] = lambda: None, is_in: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:  # fmt: skip
         super().__init__()
         self._explain, self._end, self._is_in = explain, end, is_in
         self._has_failed = False
-        self._work = self._name(call)
+        self._limit_s = limit_s
+        self._work = self._name(call, limit_s)
 
     def is_finished(self) -> bool:
         """Return whether the work has ended without an error."""
@@ -179,19 +189,19 @@ class _Named(dist.Work):
             return True
         return False
 
-    def _name(self, call: Call) -> Any:
+    def _name(self, call: Call, limit_s: float) -> Any:
         try:
             return call()
         except RuntimeError as cause:
             self._has_failed = True
-            lost = self._explain(cause)
+            lost = self._explain(cause, limit_s)
             if lost is None:
                 raise
             raise PeerLost(f"{lost.message}; gloo: {first_line(cause)}", **lost.detail) from cause
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         with self._is_in():
-            done = bool(self._name(lambda: self._work.wait(timeout)))
+            done = bool(self._name(lambda: self._work.wait(timeout), timeout.total_seconds() or self._limit_s))
         self._end()
         return done
 
@@ -258,6 +268,26 @@ def _meet(store: Store, rank: int, size: int, timeout: timedelta) -> tuple[Store
             f"({first_line(cause)}); read the other ranks' messages, or raise the timeout of init_process_group",
             rank=rank,
         ) from cause
+
+
+def _await_members(store: Store, place: int, ranks: GroupRanks, timeout: timedelta) -> None:
+    """Wait for all members of a group, which gloo would not name.
+
+    Raises:
+        PeerLost: members did not come within the time limit.
+    """
+    keys = [f"rdukit/here/{of}" for of in range(len(ranks.numbers))]
+    store.set(keys[place], "1")
+    try:
+        store.wait(keys, timeout)
+    except RuntimeError as cause:
+        missing = find_missing(store, keys)
+        if not missing:
+            raise
+        raise PeerLost(
+            f"{ranks.name(missing)} did not come to new_group within {timeout.total_seconds():g} s; read their "
+            "messages, and call new_group on all ranks in the same order", rank=ranks.numbers[place],
+        ) from cause  # fmt: skip
 
 
 def _find_reduction(tensors: list[torch.Tensor], opts: Any) -> Reduction | None:

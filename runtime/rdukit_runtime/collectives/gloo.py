@@ -76,6 +76,9 @@ class Gloo(Collectives):
         ports.begin(text)
         try:
             yield
+        except InvalidArgument:  # raised on all ranks: they may go on
+            ports.end()
+            raise
         except RuntimeError as cause:
             lost = ports.explain_loss(cause, self._limit_s())
             if lost is None:

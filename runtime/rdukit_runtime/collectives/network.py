@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.errors import InvalidArgument, PeerLost
+from rdukit.files.owned import own_process
 from rdukit.system.process import own_place
 from rdukit_node.leases.launch import LOOPBACK
 from rdukit_runtime.collectives.membership import Address, all_ranks, name_ranks
@@ -88,12 +89,13 @@ def exchange_texts(store: Store, name: str, rank: int, size: int, text: str) -> 
         values = store.multi_get(keys) if is_fast else map(store.get, keys)
         return [bytes(value).decode() for value in values]
     except RuntimeError as cause:
-        if missing := _find_missing(store, keys):
+        if missing := find_missing(store, keys):
             raise RuntimeError(f"{name_ranks(missing)} did not come") from cause
         raise
 
 
-def _find_missing(store: Store, keys: Sequence[str]) -> list[int]:
+def find_missing(store: Store, keys: Sequence[str]) -> list[int]:
+    """Return the places of keys that are not set; empty: the store does not answer."""
     with suppress(RuntimeError):
         return [of for of, key in enumerate(keys) if not store.check([key])]
     return []
@@ -106,10 +108,11 @@ def join_network(store: Store, rank: int, size: int, meeting: str | None) -> Ran
         store: at which the ranks meet. meeting: host at which it is served; None: unknown.
     Raises:
         InvalidArgument: ranks were told different numbers of ranks, or a rank's ``GLOO_SOCKET_IFNAME`` names no
-            interface with an address; all ranks raise it.
+            interface with an address; all ranks raise it. Or another process has this rank.
         PeerLost: a rank cannot reach another machine; all ranks raise it.
         RuntimeError: torch's; ranks did not come.
     """
+    claim_rank(store, rank, size)
     check_sizes(store, rank, size)
     given = _chosen_interface()
     own = _given_address(given) if given else find_own_address(meeting) if meeting else ""
@@ -124,6 +127,21 @@ def join_network(store: Store, rank: int, size: int, meeting: str | None) -> Ran
     if own and not given:
         use_interface_of(own)
     return _try_next(store, rank, size, own)
+
+
+def claim_rank(store: Store, rank: int, size: int) -> None:
+    """Take a rank's place for this process, which keeps it at this store.
+
+    Raises:
+        InvalidArgument: another process has taken it.
+    """
+    mine = f"process {os.getpid()} on {socket.gethostname()} {own_process().mark}"
+    held = bytes(store.compare_set(f"rdukit/process/{rank}", "", mine)).decode()
+    if held != mine:
+        raise InvalidArgument(
+            f"{held.rpartition(' ')[0]} is rank {rank} of {size} already, and this process has the same rank; start "
+            "one process for each rank, and each launch with a new store (another port or file)"
+        )
 
 
 def check_sizes(store: Store, rank: int, size: int) -> None:

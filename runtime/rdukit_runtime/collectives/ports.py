@@ -72,7 +72,7 @@ class RankPorts:
         self, own: RankPort, key: str, places: Sequence[Address | None], ranks: GroupRanks, place: int
     ) -> None:  # fmt: skip
         self.ranks, self.places = ranks, list(places)
-        self.own, self._key, self._place = own, key, place
+        self.own, self.key, self._place = own, key, place
         self._told = GroupActivity(ranks)
         own.enter(key, self._told)
         weakref.finalize(self, own.leave, key).atexit = False
@@ -127,7 +127,7 @@ class RankPorts:
         """Return what the ranks at ``places``, or all, tell within ``wait_s`` seconds, by default less than one."""
         asked = self.places if places is None else [self.places[place] for place in places]
         with ThreadPoolExecutor(min(_MOST_THREADS, len(asked) or 1)) as pool:
-            return list(pool.map(lambda at: _ask(at, self._key, wait_s), asked))
+            return list(pool.map(lambda at: _ask(at, self.key, wait_s), asked))
 
     def explain_loss(self, cause: RuntimeError, limit_s: float) -> PeerLost | None:
         """Return the error that names the ranks that a collective of this rank has lost; None: they are not known.
@@ -248,7 +248,7 @@ def _ask(place: Address | None, key: str, wait_s: float) -> Seen:
 
 def _read(text: str, key: str) -> Seen:
     """Return a rank's state in a group by the text of its port, which has a line for each group that it is in."""
-    with suppress(ValueError, TypeError):
+    with suppress(ValueError, TypeError, OverflowError, RecursionError):  # another program may answer there
         for line in text.splitlines():
             name, number, is_over, has_named, *texts = json.loads(line)
             if name == key:

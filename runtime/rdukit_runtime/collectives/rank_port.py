@@ -52,10 +52,11 @@ class GroupActivity:
         """Return the collective, the sending or the receiving that the rank is in; empty: none."""
         if self.pair:
             return self.pair
-        if self.is_inside and self.work is not None:
+        is_inside = self.is_inside
+        if is_inside and self.work is not None:  # the port's thread asks: it must not change what the program tells
             work = self.work()
-            self.is_inside = work is not None and not work.is_finished()
-        return f"collective {self.number}, {self.text}" if self.is_inside and self.number > 0 else ""
+            is_inside = work is not None and not work.is_finished()
+        return f"collective {self.number}, {self.text}" if is_inside and self.number > 0 else ""
 
     def describe(self) -> str:
         """Return the activity, for people."""
@@ -73,7 +74,7 @@ class _Told:
 
     def text(self) -> str:
         """Return a line for each group, the last one first."""
-        groups = reversed(tuple(self.activities.items()))  # a copy: another thread may change it
+        groups = reversed(self.activities.copy().items())  # a copy: other threads and finalizers change it
         lines, length = list[str](), 0
         for key, of in groups:
             doing, more = of.describe()[:_TEXT], self.elsewhere(of)[:_TEXT]
@@ -85,7 +86,7 @@ class _Told:
 
     def elsewhere(self, of: GroupActivity) -> str:
         """Return the activity in other groups, in the form that follows the one in this group; empty: none."""
-        for other in tuple(self.activities.values()) if not of.find_current() else ():
+        for other in self.activities.copy().values() if not of.find_current() else ():
             if other is not of and (current := other.find_current()):
                 return f", and is in {current} of {other.ranks.described}"
         return ""
