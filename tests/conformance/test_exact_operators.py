@@ -162,6 +162,12 @@ GRADIENTS: dict[str, Call] = {
         )
         for reduction in ("mean", "sum", "none")
     },
+    **{
+        f"nearest in bf16 by {factor}": (
+            with_gradient(lambda x, f=factor: F.interpolate(x, scale_factor=f)), [numbers(2, 3, 4, 4).bfloat16()],
+        )
+        for factor in (0.6, 1.7)
+    },
 }  # fmt: skip
 
 
@@ -190,7 +196,7 @@ TOGETHER: dict[str, Call] = {
 SHORT = {
     "hardshrink", "remainder of two", "x * 0", "constants, cancelled", "sum cut uint8", "place of the first false",
     "mean of 5 beside a variance", "interpolated 2 False 7", "average of 3, step 2, 1 around, 2 axes, inside",
-    "smooth l1 none", "max beside amax",
+    "smooth l1 none", "max beside amax", "nearest in bf16 by 1.7",
 }  # fmt: skip
 
 

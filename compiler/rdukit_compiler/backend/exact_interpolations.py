@@ -80,18 +80,23 @@ def _nearest(axes: int, shift: float) -> Callable[..., Any]:
 
 
 def _nearest_gradient(axes: int, shift: float) -> Callable[..., Any]:
+    """Return the gradient of ``_nearest``. Like torch, narrow numbers are added in f32.
+
+    For two axes inductor ignores the factors.
+    """
+
     def form(
         gradient: torch.Tensor, sizes: Sequence[int], of: Sequence[int], *scales: float | None
     ) -> Any:  # fmt: skip
         given = of[-axes:]
-        if _are_whole(given, sizes, scales) or gradient.dtype in {torch.bfloat16, torch.float16}:
+        if _are_whole(given, sizes, scales):
             return NotImplemented
-        made = gradient
+        made = gradient.float() if gradient.dtype in {torch.bfloat16, torch.float16} else gradient
         for number, places in enumerate(_nearest_places(given, sizes, scales, shift)):
             axis = gradient.dim() - axes + number
             shape = [*made.shape[:axis], given[number], *made.shape[axis + 1 :]]
             made = torch.zeros(shape, dtype=made.dtype).index_add(axis, places, made)
-        return made
+        return made.to(gradient.dtype)
 
     return form
 
