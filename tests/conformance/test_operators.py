@@ -11,7 +11,7 @@ import torch
 
 from opdb import page
 from opdb.cases import operator_table
-from opdb.compare import Results, State, compare, compare_rounded
+from opdb.compare import Results, State, compare, compare_rounded, is_as_near
 from opdb.sweep import Plan, choose_operators, read_records, run_plan
 from support import first_short, shows
 
@@ -91,6 +91,12 @@ def test_the_comparison_finds_what_is_wrong() -> None:
     assert compare(Results([x + 1e-3], [x, None]), right).state is State.WRONG
     assert compare(Results([x.double()], [x, None]), right).state is State.WRONG
     assert compare(none, right).state is State.WRONG
+    exact = Results([x.double() + 1e-3], [x.double(), None])
+    assert is_as_near(Results([x + 1e-3], [x, None]), right, exact)  # torch's own f32 is further off
+    assert not is_as_near(Results([x + 3e-3], [x, None]), right, exact)
+    assert not is_as_near(Results([x * torch.nan], [x, None]), right, exact)
+    assert not is_as_near(Results([x[:1] + 1e-3], [x, None]), right, exact)
+    assert not is_as_near(Results([x + 1e-3], [x, torch.ones(2)]), right, exact)
     near, far = Results([x.bfloat16().float()], [x, None]), Results([x * 1.1], [x, None])
     assert compare_rounded(near, right, None).state is State.RIGHT
     assert compare_rounded(far, right, None).state is State.WRONG

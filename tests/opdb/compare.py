@@ -56,6 +56,27 @@ def compare(made: Results, truth: Results) -> Verdict:
     return Verdict(State.RIGHT)
 
 
+def is_as_near(made: Results, truth: Results, exact: Results) -> bool:
+    """Return whether each f32 number equals torch's, or is no further from ``exact``, torch's f64, than torch's is."""
+    if compare_forms(made, truth).state is not State.RIGHT:
+        return False
+    pairs = zip([*made.outputs, *made.gradients], [*truth.outputs, *truth.gradients], strict=True)
+    for (ours, theirs), best in zip(pairs, [*exact.outputs, *exact.gradients], strict=True):
+        if ours is None or theirs is None or best is None:
+            if _gradient_difference(ours, theirs):
+                return False
+            continue
+        if not theirs.dtype.is_floating_point:
+            if not torch.equal(ours, theirs):
+                return False
+            continue
+        found, near, truest = (each.detach().double() for each in (ours, theirs, best))
+        is_equal = torch.isclose(found, near, GRADIENT_ERROR, GRADIENT_ERROR, equal_nan=True)
+        if not bool((is_equal | ((found - truest).abs() <= (near - truest).abs())).all()):
+            return False
+    return True
+
+
 def _gradient_difference(ours: torch.Tensor | None, theirs: torch.Tensor | None) -> str:
     """Compare gradients: torch's None, of an argument that no gradient reaches, and zeros say the same."""
     if ours is None or theirs is None:

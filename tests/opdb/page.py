@@ -23,9 +23,10 @@ among them, runs on the emulated device and is compared with eager torch. *Forwa
 as inputs; *gradient* is a training PEF with the differentiable tensors as parameters, and a random gradient from each
 output. *f32* is `--precision f32`, *bf16* the default precision over float32 programs.
 
-* *right*: in f32 within `torch.testing.assert_close`'s tolerances, gradients within 1e-5; in bf16 within 2^-6 of the
-  largest value of f32's result, or as near to it as torch's own bf16. Operators that draw random numbers are compared
-  by their outputs' mean and deviation over many runs; those that return memory as they find it by shape and dtype.
+* *right*: in f32 within `torch.testing.assert_close`'s tolerances, gradients within 1e-5, or as near to f64 as torch's
+  own f32; in bf16 within 2^-6 of the largest value of f32's result, or as near to it as torch's own bf16. Operators
+  that draw random numbers are compared by their outputs' mean and deviation over many runs; those that return memory
+  as they find it by shape and dtype.
 * *some*: right, and for some arguments refused at compile time, with the reason given.
 * *host*: refused unless the program is compiled with `--host-fallback` (or `RDUKIT_HOST_FALLBACK=1`), right with it.
 * *refused*: an error of rdukit at compile time says why; the reason is shortened here.
