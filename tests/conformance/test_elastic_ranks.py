@@ -1,6 +1,7 @@
 """Ranks that go on after one is killed: with the bits of a training that has fewer ranks from that step on."""
 
 import os
+import re
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -218,7 +219,10 @@ def test_a_rank_that_is_lost_after_another_is_named_by_its_number_in_the_launch(
     for rank in (0, 1):
         assert f"PeerLost: rank {rank} of the group of ranks 0, 1, 3 lost another rank while averaging" in told[rank]
         assert "rank 3 of the group of ranks 0, 1, 3 died or ended (" in told[rank]
-        assert "rank 3 was lost at step 5, and the others cannot continue: 2 ranks left, but" in told[rank]
+        # One rank is left where the other one has ended for this reason already.
+        assert re.search(
+            r"rank 3 was lost at step 5, and the others cannot continue: [12] ranks? left, but", told[rank]
+        )
 
 
 class Differing(Collectives):
