@@ -140,15 +140,17 @@ def _gradients(call: Call, outputs: list[torch.Tensor], seeds: list[torch.Tensor
 
 def _eager_rounded(op: Any, case: Case, sample: Any, seeds: list[torch.Tensor]) -> Results:
     """Return what torch computes in bf16."""
-    call = Call(op, sample, parameters=case.training, rounded=True).bfloat16()
-    call.given = [t.bfloat16() if t.dtype == torch.float32 else t for t in call.given]
-    return _eager(call, seeds if case.training else [])
+    return _eager_in(Call(op, sample, parameters=case.training, rounded=True).bfloat16(), torch.bfloat16, case, seeds)
 
 
 def _eager_double(op: Any, case: Case, sample: Any, seeds: list[torch.Tensor]) -> Results:
     """Return what torch computes in f64."""
-    call = Call(op, sample, parameters=case.training, rounded=False).double()
-    call.given = [t.double() if t.dtype == torch.float32 else t for t in call.given]
+    return _eager_in(Call(op, sample, parameters=case.training, rounded=False).double(), torch.float64, case, seeds)
+
+
+def _eager_in(call: Call, dtype: torch.dtype, case: Case, seeds: list[torch.Tensor]) -> Results:
+    """Return what torch computes for f32 inputs in ``dtype``, which the parameters have already."""
+    call.given = [t.to(dtype) if t.dtype == torch.float32 else t for t in call.given]
     return _eager(call, seeds if case.training else [])
 
 

@@ -18,7 +18,7 @@ from typing import Final
 from rdukit.files.atomic import remove_tree, sha256_of
 from rdukit.system.process import own_place, read_facts
 
-#: Seconds without a change after which nobody uses what former versions left: 30 days.
+#: Seconds without a change after which files of former versions count as unused: 30 days.
 _UNUSED_S: Final = 30 * 86_400
 
 
@@ -67,7 +67,7 @@ def remove_of_ended(folder: Path, kind: str) -> None:
 
 
 def remove_of_former_versions(folder: Path, names: str) -> None:
-    """Remove this user's files and private folders that former versions named without an owner, once nobody uses them.
+    """Remove this user's files and private folders that former versions named without an owner, once unused.
 
     Their last change was before this machine's boot, and also ``_UNUSED_S`` ago, for folders that machines share.
 

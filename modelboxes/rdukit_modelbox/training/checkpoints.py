@@ -112,11 +112,12 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, is_best: bool = False)
     path = folder / f"step-{checkpoint.step}.safetensors"
     write_atomic(path, data)
     named = {"format": FORMAT, "step": checkpoint.step, "sha256": sha256_of(data)}
-    if is_best or _find_best(folder) == path.name:  # also of a step that is done again, which has another digest
+    best = path.name if is_best else _find_best(folder)
+    if best == path.name:  # also of a step that is done again, which has another digest
         write_json_atomic(folder / BEST, {**named, "file": path.name})
     before = _find_before(folder, path.name)
     write_json_atomic(folder / LATEST, {**named, "file": path.name, "previous": before})
-    _remove_others(folder, {path.name, _find_best(folder), before["file"] if before else None})
+    _remove_others(folder, {path.name, best, before["file"] if before else None})
     return path
 
 
@@ -137,8 +138,7 @@ def with_rows_a_step(found: Checkpoint, rows: int, samples: int) -> Checkpoint:
         raise InvalidArgument(
             f"the input checkpoint is at row {row} of epoch {epoch}, but steps of {rows} rows begin at multiples of "
             f"{rows}; use a checkpoint after a multiple of {math.lcm(former, rows) // former} steps of an epoch, or "
-            "pass "
-            "continue_as=weights to take only its parameters"
+            "pass continue_as=weights to take only its parameters"
         )
     done, totals = row // rows, found.totals
     share = done / totals.epoch_steps if totals.epoch_steps else 0.0

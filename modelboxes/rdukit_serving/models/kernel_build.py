@@ -24,7 +24,7 @@ async def switch_to_native(repository: Repository, to_build: Mapping[Path, Path]
     """Build each PEF's native kernels in order; each replaces its PEF in the version that answers, under its number.
 
     So a model has its kernels before those of its draft are built. Requests are answered all the time. What cannot be
-    built, or finds no room, leaves the version as it is.
+    built, or finds no room, leaves the version unchanged.
 
     Args:
         to_build: PEF → path of the PEF with native kernels; of a model, of its draft, or of both.
