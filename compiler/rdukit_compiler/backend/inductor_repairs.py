@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import numpy
+import sympy
 import torch
 
 #: Options of ``aot_compile``: without folding, which takes 0 * x for 0 and x + 0 for x: wrong for NaN, infinity and -0.
@@ -40,11 +41,13 @@ def repaired() -> Iterator[None]:
 def _replacements() -> Iterator[tuple[Any, str, Any]]:
     """Yield each replacement: owner, name and new value."""
     from torch._inductor import lowering
+    from torch._inductor.codegen import cpp
     from torch._inductor.codegen.cpp import CppKernel, CppKernelProxy, CppOverrides, CppVecKernel, CppVecOverrides
     from torch._inductor.index_propagation import SymPyOps, TypedExpr
     from torch._inductor.ir import StorageBox
     from torch._inductor.scheduler import SchedulerNode
 
+    yield cpp, "stride_at_vec_range", _read_if_linear(cpp.stride_at_vec_range)
     yield SchedulerNode, "recompute_size_and_body", _keeping_renames(SchedulerNode.recompute_size_and_body)
     yield StorageBox, "should_realize_on_reuse", _computed_once(StorageBox.should_realize_on_reuse)
     for kind in (CppKernel, CppVecKernel):
@@ -72,6 +75,22 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield CppOverrides, "truncdiv", staticmethod(_named_of_two("truncdiv", "rdukit::quotient({a}, {b})"))
     for name, written in {"floordiv": "floor_quotient", "truncdiv": "quotient"}.items():
         yield CppVecOverrides, name, staticmethod(_of_whole(getattr(CppVecOverrides, name), written))
+
+
+def _read_if_linear(general: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a ``stride_at_vec_range`` that reads the stride of a linear index from the index.
+
+    Sympy's ``simplify``, which inductor uses, gives the same. It takes a quarter of the time in which inductor writes
+    code.
+    """
+
+    def stride_at_vec_range(index: Any, var: Any, vec_length: int | None = None) -> Any:
+        terms = index.as_coefficients_dict()
+        if all(term.is_Symbol or term.is_Number for term in terms):
+            return terms.get(var, sympy.S.Zero)
+        return general(index, var, vec_length)
+
+    return stride_at_vec_range
 
 
 def _keeping_renames(recompute: Callable[..., None]) -> Callable[..., None]:
