@@ -168,6 +168,29 @@ GRADIENTS: dict[str, Call] = {
         )
         for factor in (0.6, 1.7)
     },
+    **{
+        f"bilinear to {sizes} {corners} in {dtype}": (
+            with_gradient(lambda x, s=sizes, c=corners: F.interpolate(x, s, mode="bilinear", align_corners=c)),
+            [numbers(2, 3, 5, 6).to(dtype)],
+        )
+        for sizes, dtype in (((10, 12), torch.float32), ((3, 13), torch.float32), ((5, 6), torch.float32),
+                             ((5, 1), torch.float32), ((8, 4), torch.bfloat16))
+        for corners in (True, False)
+    },
+    "bilinear by 1.7": (
+        with_gradient(lambda x: F.interpolate(x, scale_factor=1.7, mode="bilinear", recompute_scale_factor=False)),
+        [numbers(2, 3, 5, 5)],
+    ),
+    **{
+        f"weight norm along {axis}": (
+            with_gradient(lambda v, g, a=axis: torch._weight_norm(v, g, a)),
+            [numbers(4, 3, 5), numbers(*(n if i == axis else 1 for i, n in enumerate((4, 3, 5))))],
+        )
+        for axis in (0, 2)
+    },
+    "length in weight norm": (
+        with_gradient(lambda g, v: torch._weight_norm(v, g, 0)), [numbers(4, 1, 1), numbers(4, 3, 5)],
+    ),
 }  # fmt: skip
 
 
@@ -197,6 +220,7 @@ SHORT = {
     "hardshrink", "remainder of two", "x * 0", "constants, cancelled", "sum cut uint8", "place of the first false",
     "mean of 5 beside a variance", "interpolated 2 False 7", "average of 3, step 2, 1 around, 2 axes, inside",
     "smooth l1 none", "max beside amax", "nearest in bf16 by 1.7",
+    "bilinear to (3, 13) False in torch.float32", "weight norm along 2",
 }  # fmt: skip
 
 

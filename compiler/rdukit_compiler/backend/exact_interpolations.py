@@ -37,10 +37,22 @@ def _interpolate_along(
     x: torch.Tensor, axis: int, size: int, align_corners: bool, scale: float | None, shares: torch.dtype
 ) -> torch.Tensor:
     """Interpolate along one axis; the weights of both neighbours are rounded to dtype ``shares``."""
-    given = x.shape[axis]
-    if size == given:  # torch adds 0 * x, which is NaN for infinity
+    if size == x.shape[axis]:  # torch adds 0 * x, which is NaN for infinity
         return x + x * 0
-    places = torch.arange(size, dtype=x.dtype)
+    first, second, share = _neighbours(x.shape[axis], size, align_corners, scale, x.dtype)
+    share = _along(share.to(shares), axis)
+    rest = (1 - share).to(x.dtype)
+    ahead = [None] * (x.dim() + axis)
+    before, after = (aten._unsafe_index(x, [*ahead, at]) for at in (first, second))
+    made: torch.Tensor = before * rest + after * share.to(x.dtype)
+    return made
+
+
+def _neighbours(
+    given: int, size: int, align_corners: bool, scale: float | None, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the positions of both neighbours of each of ``size`` results, and the weight of the second [size]."""
+    places = torch.arange(size, dtype=dtype)
     if align_corners:
         step = (given - 1) / (size - 1) if size > 1 else 0.0
         places, last = places * step, (size - 1) * step
@@ -51,12 +63,32 @@ def _interpolate_along(
     share = places - first
     if last > given - 0.01:  # otherwise all positions lie inside, however they are rounded
         first, share = first.clamp_max(given - 1), (places - first.clamp_max(given - 1)).clamp(0, 1)
-    share = share.to(shares).reshape([-1] + [1] * (-axis - 1))
-    rest = (1 - share).to(x.dtype)
-    ahead = [None] * (x.dim() + axis)
-    before, after = (aten._unsafe_index(x, [*ahead, at]) for at in (first, (first + 1).clamp_max(given - 1)))
-    made: torch.Tensor = before * rest + after * share.to(x.dtype)
-    return made
+    return first, (first + 1).clamp_max(given - 1), share
+
+
+def _along(values: torch.Tensor, axis: int) -> torch.Tensor:
+    """Return values [n] with the shape of an axis, counted from the last: [n, 1, …]."""
+    return values.reshape([-1] + [1] * (-axis - 1))
+
+
+def _bilinear_gradient(
+    gradient: torch.Tensor, sizes: Sequence[int], of: Sequence[int], align_corners: bool, *scales: float | None
+) -> Any:
+    """Return the gradient of an interpolation along the last two axes; inductor has no form of it.
+
+    Like torch, narrow numbers are added in f32.
+    """
+    made = gradient.float() if gradient.dtype in {torch.bfloat16, torch.float16} else gradient
+    for axis, size, scale in zip((-1, -2), reversed(sizes), [*reversed(scales), None, None], strict=False):
+        given = of[axis]
+        if size == given:
+            made = made + made * 0
+            continue
+        first, second, share = _neighbours(given, size, align_corners, scale, made.dtype)
+        shape = [*made.shape[:axis], given, *made.shape[len(made.shape) + axis + 1 :]]
+        added = torch.zeros(shape, dtype=made.dtype).index_add(axis, first, made * _along(1 - share, axis))
+        made = added.index_add(axis, second, made * _along(share, axis))
+    return made.to(gradient.dtype)
 
 
 def _nearest(axes: int, shift: float) -> Callable[..., Any]:
@@ -134,6 +166,7 @@ def _nearest_places(
 INTERPOLATIONS: Final[Mapping[Any, Callable[..., Any]]] = {
     aten.upsample_linear1d.default: _interpolate(1),
     aten.upsample_bilinear2d.default: _interpolate(2),
+    aten.upsample_bilinear2d_backward.default: _bilinear_gradient,
     aten.upsample_trilinear3d.default: _interpolate(3),
     **{
         getattr(aten, f"{name}{axes}d{part}").default: form(axes, shift)

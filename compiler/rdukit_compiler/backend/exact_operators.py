@@ -1,4 +1,4 @@
-"""Replaces operators that inductor computes wrongly by others that it computes correctly.
+"""Replaces operators that inductor computes wrongly, or not at all, by others that it computes correctly.
 
 Each form repeats the steps of torch's own CPU kernel, so that results agree to the last bit, at infinity, at NaN and in
 the sign of zero. A form that returns ``NotImplemented`` leaves the operator unchanged.
@@ -322,6 +322,16 @@ def _with_mean(spread: Callable[..., Any]) -> Callable[..., Any]:
     return form
 
 
+def _weight_norm_gradient(
+    gradient: torch.Tensor, v: torch.Tensor, g: torch.Tensor, norms: torch.Tensor, axis: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the gradients of direction and length; inductor has no form of them."""
+    others = [each for each in range(v.dim()) if each != axis % v.dim()]
+    along = (gradient * v).sum(others, keepdim=True)
+    norms = norms.reshape(along.shape)
+    return g.reshape(along.shape) / norms * (gradient - v * (along / (norms * norms))), (along / norms).reshape(g.shape)
+
+
 #: Operators that write into their first argument, or into a copy of it.
 _WRITING: Final = (
     aten.index_put.default, aten._unsafe_index_put.default, aten.index_copy.default, aten.index_fill.int_Scalar,
@@ -378,4 +388,5 @@ FORMS: Final[Mapping[Any, Callable[..., Any]]] = {
     aten.soft_margin_loss_backward.default: _soft_margin_gradient,
     aten.multilabel_margin_loss_forward.default: _multilabel_margin,
     aten.multilabel_margin_loss_backward.default: _multilabel_margin_gradient,
+    aten._weight_norm_interface_backward.default: _weight_norm_gradient,
 }

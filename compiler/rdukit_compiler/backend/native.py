@@ -21,6 +21,7 @@ from rdukit_compiler.backend.section_library import NO_FORM, find_cpp_compiler, 
 from rdukit_compiler.backend.workers import Worker, start_worker_server
 from rdukit_compiler.operators.naming import GETITEM
 from rdukit_compiler.operators.own_operators import INT4_LINEAR, INT8_LINEAR, LSTM_LAYER
+from rdukit_compiler.operators.supported import GUARD
 from rdukit_compiler.settings import WORKERS
 
 logger = logging.getLogger(__name__)
@@ -44,8 +45,13 @@ def build_word() -> str:
 
 
 def has_native_form(kernel: KernelGraph) -> bool:
-    """Return whether a native library makes sense; our own operators, and those of other libraries, run without one."""
-    return bool(kernel.nodes) and all(node.op == GETITEM or node.op.startswith(_COMPILED) for node in kernel.nodes)
+    """Return whether a native library makes sense; our own operators, and those of other libraries, run without one.
+
+    Neither do checks of a forward's conditions have one, which are sections of their own.
+    """
+    return bool(kernel.nodes) and all(
+        node.op == GETITEM or (node.op.startswith(_COMPILED) and node.op != GUARD) for node in kernel.nodes
+    )
 
 
 class NativeBuilder:

@@ -3,7 +3,11 @@
 import pytest
 
 from rdukit.pef.file import section_symbol
+from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, packed_spec
+from rdukit_compiler.backend.native import has_native_form
+from rdukit_compiler.backend.native_worker import common_kernel
 from rdukit_compiler.backend.section_library import UnusualCode, library_source, section_namespace
+from rdukit_compiler.operators.supported import GUARD
 from support import shows
 
 pytestmark = shows("engine", "native")
@@ -89,3 +93,10 @@ def test_sections_of_one_library_source_do_not_meet() -> None:
     assert "products.h" not in source and "WAY" not in source
     ours = library_source({"x": code + "aoti_torch_cpu_rdukit_product(a, b)"}, {"WAY": 1})
     assert ours.index("#define WAY 1\n") < ours.index("products.h")
+
+
+def test_a_check_of_a_condition_has_no_native_form() -> None:
+    condition = packed_spec("holds", "bool", ())
+    check = KernelNode("checked", GUARD, (Ref("holds"), "forward took the other branch", Ref("holds")))
+    assert not has_native_form(KernelGraph((condition,), (check,), ("checked",)))
+    assert has_native_form(common_kernel())
