@@ -108,6 +108,12 @@ def infinite(*shape: int, at: int) -> torch.Tensor:
     return made
 
 
+def mostly(value: float, *shape: int) -> torch.Tensor:
+    """Numbers, of which six in ten are ``value``."""
+    share = torch.rand(*shape, generator=torch.Generator().manual_seed(1))
+    return torch.where(share < 0.6, value, numbers(*shape))
+
+
 INFINITE: dict[str, Call] = {
     **{f"mean of {at} beside a variance": (lambda x: torch.var_mean(x, -1), [infinite(3, 7, at=at)])
        for at in (0, 5, 6)},
@@ -127,6 +133,23 @@ INFINITE: dict[str, Call] = {
         lambda x: F.interpolate(x, scale_factor=1.7, mode="bilinear", recompute_scale_factor=False),
         [infinite(2, 3, 5, 5, at=7)],
     ),
+    **{
+        f"place of the largest of {k}, step {step}, {pad} around, {gap} apart{', ceiled' if ceiled else ''}": (
+            lambda x, sizes=(k, step, pad, gap, ceiled): F.max_pool2d(x, *sizes, return_indices=True),
+            [mostly(-INF, 2, 3, 9, 10)],
+        )
+        for k, step, pad, gap, ceiled in ((3, 2, 1, 1, False), (3, 1, 1, 2, True), (4, 2, 2, 1, False),
+                                          (7, 2, 3, 1, True))
+    },
+    "place of the largest in volumes": (
+        lambda x: F.max_pool3d(x, 2, 2, 1, return_indices=True), [mostly(-INF, 2, 3, 4, 4, 5)],
+    ),
+    **{
+        f"place of the largest of {axes} axes pooled to {size}": (
+            lambda x, pool=pool, n=size: pool(x, n, return_indices=True), [mostly(NAN, 2, 3, *[4] * axes)],
+        )
+        for axes, pool in ((2, F.adaptive_max_pool2d), (3, F.adaptive_max_pool3d)) for size in (1, 2, 3)
+    },
 }  # fmt: skip
 
 
@@ -220,6 +243,7 @@ SHORT = {
     "hardshrink", "remainder of two", "x * 0", "constants, cancelled", "sum cut uint8", "place of the first false",
     "mean of 5 beside a variance", "interpolated 2 False 7", "average of 3, step 2, 1 around, 2 axes, inside",
     "smooth l1 none", "max beside amax", "nearest in bf16 by 1.7",
+    "place of the largest of 3, step 2, 1 around, 1 apart", "place of the largest of 2 axes pooled to 3",
     "bilinear to (3, 13) False in torch.float32", "weight norm along 2",
 }  # fmt: skip
 

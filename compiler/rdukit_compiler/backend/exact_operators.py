@@ -322,6 +322,19 @@ def _with_mean(spread: Callable[..., Any]) -> Callable[..., Any]:
     return form
 
 
+def _maximum_of_all(x: torch.Tensor, sizes: Sequence[int]) -> Any:
+    """Return the maximum of each picture or volume and its position, which is that of the last NaN."""
+    if any(size != 1 for size in sizes):
+        return NotImplemented
+    axes = len(sizes)
+    flat = x.flatten(-axes)
+    is_nan = flat.isnan()
+    last = torch.where(is_nan, torch.arange(flat.shape[-1]), 0).amax(-1)
+    positions = torch.where(is_nan.any(-1), last, flat.argmax(-1))
+    shape = [*x.shape[:-axes], *sizes]
+    return flat.amax(-1).reshape(shape), positions.reshape(shape)
+
+
 def _weight_norm_gradient(
     gradient: torch.Tensor, v: torch.Tensor, g: torch.Tensor, norms: torch.Tensor, axis: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -388,5 +401,7 @@ FORMS: Final[Mapping[Any, Callable[..., Any]]] = {
     aten.soft_margin_loss_backward.default: _soft_margin_gradient,
     aten.multilabel_margin_loss_forward.default: _multilabel_margin,
     aten.multilabel_margin_loss_backward.default: _multilabel_margin_gradient,
+    aten.adaptive_max_pool2d.default: _maximum_of_all,
+    aten.adaptive_max_pool3d.default: _maximum_of_all,
     aten._weight_norm_interface_backward.default: _weight_norm_gradient,
 }

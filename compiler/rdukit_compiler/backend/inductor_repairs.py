@@ -12,7 +12,8 @@ of lookups come out wrong, and memory beyond them is written.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
 from typing import Any, Final
 
 import numpy
@@ -68,6 +69,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
         yield SymPyOps, name, staticmethod(_of_whole_numbers(getattr(SymPyOps, name)))
     yield lowering, "_max_pool_with_offsets", _with_last_none(lowering._max_pool_with_offsets)
     yield lowering, "_max_pool_with_indices", _pooled_by_torch
+    yield lowering, "_adaptive_pooling_fn_with_idx", _last_none_of_uneven
     yield CppKernel, "get_to_dtype_expr", _by_instruction(CppKernel.get_to_dtype_expr)
     yield CppVecKernel, "arange", _in_long_steps(CppVecKernel.arange)
     yield CppOverrides, "erfinv", staticmethod(_named("erfinv", _VECTORS["erfinv"]))
@@ -232,7 +234,7 @@ def _of_whole(former: Callable[[Any, Any], Any], function: str) -> Callable[[Any
 
 
 def _with_last_none(pool: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a maximum pooling that returns the index of a window's last NaN, as torch does.
+    """Return a maximum pooling that returns the index of a window's last NaN, as torch does, and none in the padding.
 
     It applies to windows that are unrolled; inductor returns the index of the first NaN.
     """
@@ -248,11 +250,70 @@ def _with_last_none(pool: Callable[..., Any]) -> Callable[..., Any]:
         setattr(ir, _COMBINE, chosen)
         try:
             with config.patch(unroll_reductions_threshold=_MOST_WRITTEN_OUT):
-                return pool(*args, **kwargs)
+                largest, offsets = pool(*args, **kwargs)
         finally:
             setattr(ir, _COMBINE, former)
+        return largest, _inside(offsets, *args[1:5])
 
     return pooled
+
+
+def _inside(
+    offsets: Any, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+) -> Any:
+    """Return offsets of maxima in windows, none of them in the padding.
+
+    Inductor takes padding for the maximum if all numbers of a window are -inf. Torch takes the first number.
+    """
+    from torch._inductor.ir import Pointwise
+    from torch._inductor.virtualized import ops
+
+    if not any(padding):
+        return offsets
+    axes, load = len(kernel), offsets.make_loader()
+
+    def whole(number: Any) -> Any:
+        return ops.index_expr(sympy.sympify(number), torch.int64)
+
+    def inside(place: Sequence[Any]) -> Any:
+        first = whole(0)
+        for at, size, step, pad, gap in zip(place[-axes:], kernel, stride, padding, dilation, strict=True):
+            missing = ops.maximum(whole(pad - at * step), whole(0))
+            steps = missing if gap == 1 else ops.truncdiv(missing + whole(gap - 1), whole(gap))
+            first = first * whole(size) + steps
+        return ops.maximum(load(place), first)
+
+    return Pointwise.create(
+        device=offsets.get_device(), dtype=torch.int64, inner_fn=inside, ranges=offsets.get_size()
+    )  # fmt: skip
+
+
+def _last_none_of_uneven(
+    start_index: Any, end_index: Any, kernel_maxes: Sequence[int], in_sizes: Sequence[int], out_sizes: Sequence[int],
+    pooling_fn: Any,
+) -> Callable[..., Any]:  # fmt: skip
+    """Return the function of the maximum's position in pooling to a size that does not divide: that of the last NaN.
+
+    The names are inductor's; ``pooling_fn`` is unread.
+    """
+    from torch._inductor import lowering
+    from torch._inductor.virtualized import ops
+
+    places = lowering.compute_indices_adaptive_pooling(start_index, end_index, *in_sizes, *out_sizes)
+
+    def position(place: Sequence[Any], load: Callable[..., Any]) -> Any:
+        *ahead, row, column = place
+        top, bottom, left, right = (of(at) for of, at in zip(places, (row, row, column, column), strict=True))
+
+        def element(y: int, x: int) -> tuple[Any, Any]:
+            at = ops.index_expr((top + y) * in_sizes[1] + left + x, torch.int64)
+            return load(ahead, [y, x], [top, left], [bottom, right]), at
+
+        return reduce(_later_largest, (element(y, x) for y in range(kernel_maxes[0]) for x in range(kernel_maxes[1])))[
+            1
+        ]
+
+    return position
 
 
 def _pooled_by_torch(x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, n_dim: int) -> Any:
