@@ -153,6 +153,17 @@ INFINITE: dict[str, Call] = {
 }  # fmt: skip
 
 
+#: Results whose layout inductor changes.
+LAYOUTS: dict[str, Call] = {
+    "joined with nothing": (lambda x: torch.cat([x.transpose(1, 2) * 2, x[..., 8:].transpose(1, 2)], -1),
+                            [numbers(2, 5, 3, 8)]),
+    "joined alone": (lambda x: torch.cat([x.permute(0, 3, 1, 2) + 1]), [numbers(2, 4, 4, 3)]),
+    "joined with a wider nothing": (
+        lambda x: torch.cat([x.transpose(0, 1) * 2, torch.zeros(0, dtype=torch.float64)]), [numbers(4, 5)],
+    ),
+}  # fmt: skip
+
+
 def pooled(pool: Any, k: int, step: int, pad: int, counts: bool) -> Any:
     return with_gradient(lambda x: pool(x, k, step, pad, ceil_mode=True, count_include_pad=counts))
 
@@ -244,6 +255,7 @@ SHORT = {
     "mean of 5 beside a variance", "interpolated 2 False 7", "average of 3, step 2, 1 around, 2 axes, inside",
     "smooth l1 none", "max beside amax", "nearest in bf16 by 1.7",
     "place of the largest of 3, step 2, 1 around, 1 apart", "place of the largest of 2 axes pooled to 3",
+    "joined with nothing",
     "bilinear to (3, 13) False in torch.float32", "weight norm along 2",
 }  # fmt: skip
 
@@ -251,7 +263,7 @@ SHORT = {
 @pytest.fixture(scope="module")
 def built(request: pytest.FixtureRequest) -> dict[str, Built]:
     """Build the functions of the cases that run."""
-    functions = ELEMENTWISE | WHOLE | TRUTHS | INFINITE | GRADIENTS | TOGETHER
+    functions = ELEMENTWISE | WHOLE | TRUTHS | INFINITE | GRADIENTS | TOGETHER | LAYOUTS
     return build({name: functions[name] for (name,) in sorted(chosen_values(request, "name"))})
 
 
@@ -270,3 +282,10 @@ def test_sums_and_gradients_are_torchs(built: dict[str, Built], name: str) -> No
         assert torch.equal(ours.isnan(), theirs.isnan())
         assert torch.equal(ours[theirs.isinf()], theirs[theirs.isinf()])
         assert torch.all((ours - theirs)[finite].abs() <= 3e-6 * theirs[finite].abs().sum())
+
+
+@pytest.mark.parametrize("name", others_long(LAYOUTS, SHORT))
+def test_layouts_are_torchs(built: dict[str, Built], name: str) -> None:
+    (native,), (portable,) = built[name].results()
+    assert native.stride() == portable.stride()
+    assert torch.equal(native, portable)

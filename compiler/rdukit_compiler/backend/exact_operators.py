@@ -5,10 +5,12 @@ the sign of zero. A form that returns ``NotImplemented`` leaves the operator unc
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any, Final
 
 import torch
 from torch import fx
+from torch._prims_common import suggest_memory_format
 
 from rdukit_compiler.backend.exact_interpolations import INTERPOLATIONS
 
@@ -322,6 +324,15 @@ def _with_mean(spread: Callable[..., Any]) -> Callable[..., Any]:
     return form
 
 
+def _joined(tensors: Sequence[torch.Tensor], axis: int = 0) -> Any:
+    """Return the only tensor with elements in the layout of a joined one; inductor keeps its strides."""
+    filled = [each for each in tensors if each.numel()]
+    if len(filled) != 1:
+        return NotImplemented
+    dtype = reduce(torch.promote_types, (each.dtype for each in tensors))
+    return filled[0].to(dtype).clone(memory_format=suggest_memory_format(filled[0]))
+
+
 def _maximum_of_all(x: torch.Tensor, sizes: Sequence[int]) -> Any:
     """Return the maximum of each picture or volume and its position, which is that of the last NaN."""
     if any(size != 1 for size in sizes):
@@ -401,6 +412,7 @@ FORMS: Final[Mapping[Any, Callable[..., Any]]] = {
     aten.soft_margin_loss_backward.default: _soft_margin_gradient,
     aten.multilabel_margin_loss_forward.default: _multilabel_margin,
     aten.multilabel_margin_loss_backward.default: _multilabel_margin_gradient,
+    aten.cat.default: _joined,
     aten.adaptive_max_pool2d.default: _maximum_of_all,
     aten.adaptive_max_pool3d.default: _maximum_of_all,
     aten._weight_norm_interface_backward.default: _weight_norm_gradient,

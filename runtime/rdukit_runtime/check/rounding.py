@@ -17,7 +17,10 @@ MOVES: Final = {"f32": 2.0**-23, "bf16": 2.0**-8}
 
 #: Operators that add up: a sum of large numbers may be small, and its own last bit says little of its rounding.
 _SUMS: Final = frozenset(
-    {torch.ops.aten.sum.default, torch.ops.aten.sum.dim_IntList, torch.ops.aten.mean.default, torch.ops.aten.mean.dim}
+    overload
+    for name in ("sum", "mean", "mm", "bmm", "addmm", "baddbmm", "convolution", "convolution_backward")
+    for packet in [getattr(torch.ops.aten, name)]
+    for overload in (getattr(packet, each) for each in packet.overloads())
 )
 
 
@@ -39,8 +42,8 @@ _FLAGS: Final = {torch.ops.aten.multilabel_margin_loss_forward.default: {1}}
 
 
 class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Perturbs each floating result of an operator by a random fraction of up to ``size``. Sums are perturbed relative
-    to their summands, and norms also relative to their inputs.
+    """Perturbs each floating result of an operator by a random fraction of up to ``size``. Sums and products of matrices
+    are perturbed relative to their summands, and norms also relative to their inputs.
 
     With ``rounds``, results are then rounded to bf16, where ties occur.
     """
@@ -66,16 +69,25 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # For narrow operands torch may sum in their dtype and return a wider one, as in layer norm's gradients.
         operands = () if func is torch.ops.aten._to_copy.default else args
         narrow = max((torch.finfo(t.dtype).eps for t in operands if is_floating(t)), default=0.0)
-        if func in _SUMS and is_floating(made) and is_floating(args[0]):
-            added = func(args[0].abs(), *args[1:], **(kwargs or {}))
-            part = torch.rand(made.shape, generator=self._generator).mul_(2 * self._size).sub_(self._size)
-            made = (made + added * part).to(made.dtype)
+        if func in _SUMS:
+            added = func(*(each.abs() if is_floating(each) else each for each in args), **(kwargs or {}))
+            several = isinstance(made, tuple)
+            pairs = zip(made, added, strict=True) if several else [(made, added)]
+            moved = tuple(self._moved_sum(result, of) for result, of in pairs)
+            made = moved if several else moved[0]
         if isinstance(made, list | tuple):
             flags = _FLAGS.get(func, ())
             return type(made)(
                 item if place in flags else self._moved(item, narrow, is_write=False) for place, item in enumerate(made)
             )
         return self._moved(made, narrow, is_write=any(result.alias_info is not None for result in returns))
+
+    def _moved_sum(self, value: Any, summands: Any) -> Any:
+        """Move a sum relative to that of its summands' magnitudes."""
+        if not is_floating(value):
+            return value
+        part = torch.rand(value.shape, generator=self._generator).mul_(2 * self._size).sub_(self._size)
+        return (value + summands * part).to(value.dtype)
 
     def _moved_rows(self, normed: torch.Tensor, made: Any) -> Any:
         """Move the first result as a whole by the possible error of a row's sum, which kernels add up in vectors."""
