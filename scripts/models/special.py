@@ -389,5 +389,5 @@ SPECIAL_INPUTS: Final[Mapping[str, Callable[[Any], dict[str, torch.Tensor]]]] = 
     "vibevoice_acoustic_tokenizer_decoder": _channel_first(0),
     "xcodec": _mono,
     "paligemma": _prefixed,
-    "pp_lcnet_v3": _pictures(128),
+    **dict.fromkeys(("pp_lcnet_v3", "hgnet_v2"), _pictures(128)),
 }
