@@ -182,12 +182,13 @@ def _rewrite_attention(node: fx.Node, routes: Routes) -> None:
     query, keys, values = (operand.meta["val"] for operand in (q, k, v))
     is_own = _is_narrow(node) and routes.attention == "own"
     is_seen = texts is not None and masks != [] and not is_causal and not _is_narrow(node)
+    *steps, last_step = node.meta["val"][0].stride()
     if (
         (rows <= FEW_ROWS or is_own or is_seen)
         and not dropout
         and len(used) == len(node.users)
         and all(user.args[1] == 0 for user in used)
-        and keys.stride(3) == values.stride(3) == 1
+        and keys.stride(3) == values.stride(3) == last_step == 1
         and values.shape[3] == width
         and heads % keys.shape[1] == 0
         and all(tensor.dtype in {torch.float32, torch.bfloat16} for tensor in (query, *masks))
@@ -196,7 +197,7 @@ def _rewrite_attention(node: fx.Node, routes: Routes) -> None:
         scale = node.kwargs.get("scale")
         scale = float(scale) if isinstance(scale, int | float) else width**-0.5
         with node.graph.inserting_before(node):
-            args = (q, k, v, mask, texts, scale, bool(is_causal))
+            args = (q, k, v, mask, texts, scale, bool(is_causal), *steps)
             made = node.graph.call_function(operator_named("rdukit_attention"), args)
         for user in used:
             made.meta = dict(user.meta)

@@ -40,9 +40,11 @@ _SIGNATURES: Final = {
     "rdukit_int8_linear": _LINEAR,
     "rdukit_int4_linear": _LINEAR,
     "rdukit_attention": (
-        "(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? texts, float scale, bool is_causal) -> Tensor",
+        "(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? texts, float scale, bool is_causal, "
+        "int step_b, int step_h, int step_t) -> Tensor",
         "AtenTensorHandle q, AtenTensorHandle k, AtenTensorHandle v, AtenTensorHandle* mask, "
-        "AtenTensorHandle* texts, double scale, int32_t is_causal, AtenTensorHandle* ret0",
+        "AtenTensorHandle* texts, double scale, int32_t is_causal, int64_t step_b, int64_t step_h, int64_t step_t, "
+        "AtenTensorHandle* ret0",
     ),
     "rdukit_convolution": (
         "(Tensor x, Tensor w, Tensor? scale, Tensor? shift, int stride_y, int stride_x, int padding_y, int padding_x, "
@@ -96,10 +98,9 @@ def _quantized_linear(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor, bia
 
 def _attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, texts: torch.Tensor | None,
-    scale: float, is_causal: bool,
+    scale: float, is_causal: bool, *steps: int,
 ) -> torch.Tensor:  # fmt: skip
-    batch, heads, rows, width = q.shape
-    return q.new_empty((batch, rows, heads, width)).transpose(1, 2)
+    return q.new_empty_strided(q.shape, (*steps, 1))
 
 
 def _convolution(

@@ -120,6 +120,10 @@ _INFINITE_BY_PLACE: Final = frozenset(
 )
 
 
+#: Function whose vectors torch's kernel computes as NaN at infinity, and whose other numbers as infinity.
+_GELU: Final = torch.ops.aten.gelu.default
+
+
 class Elsewhere(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Returns results of torch's kernels for the same numbers at other places of a tensor, if they differ."""
 
@@ -130,6 +134,8 @@ class Elsewhere(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = func(*args, **(kwargs or {}))
         if func in _NAN_IN_VECTORS:
             return torch.where(args[-1].isnan(), args[-1], made)
+        if func is _GELU and not kwargs:
+            return torch.where(args[0] == float("inf"), args[0], made)
         if func in _INFINITE_BY_PLACE:
             result, mean, scale = made
             rows = args[0].reshape(mean.numel(), -1).mean(-1).reshape(mean.shape).to(mean.dtype)

@@ -28,7 +28,7 @@ static inline RAIIAtenTensorHandle part_of(const View& whole, int64_t offset, co
 
 // Many f32 queries of each text, by ATen's attention to no more than what they may see.
 static void seen_attention(const View& q, const View& k, const View& v, const View* mask, const View* texts,
-                           double scale, float* out) {
+                           double scale, const View& out) {
   int64_t heads = q.sizes[1], rows = q.sizes[2], width = q.sizes[3], groups = k.sizes[1], each = heads / groups;
   for (int64_t b = 0; b < q.sizes[0]; b++) {
     int64_t text = text_of(texts, b, k.sizes[0]), seen = seen_positions(mask, b, rows, k.sizes[2]);
@@ -53,7 +53,7 @@ static void seen_attention(const View& q, const View& k, const View& v, const Vi
     View y(made);
     for (int64_t h = 0; h < heads; h++)
       for (int64_t r = 0; r < rows; r++)
-        std::memcpy(out + ((b * rows + r) * heads + h) * width,  // [B, T, H, D] in memory
+        std::memcpy((float*)out.data + b * out.strides[0] + h * out.strides[1] + r * out.strides[2],
                     (float*)y.data + h / each * y.strides[0] + h % each * y.strides[1] + r * y.strides[2],
                     width * sizeof(float));
   }
@@ -62,34 +62,33 @@ static void seen_attention(const View& q, const View& k, const View& v, const Vi
 }  // namespace rdukit
 
 // rdukit::rdukit_attention(Tensor q [B,H,T,D], Tensor k [B,G,S,D], Tensor v [B,G,S,D], Tensor? mask, Tensor? texts [B],
-//                          float scale, bool is_causal) -> Tensor [B,H,T,D], laid out as [B,T,H,D]
-// With texts the keys and values are [R,G,S,D], and those numbers say which of the R each b reads.
+//                          float scale, bool is_causal, int step_b, int step_h, int step_t) -> Tensor [B,H,T,D]
+// The steps are the result's strides. With texts the keys and values are [R,G,S,D], and those numbers say which of the R each b reads.
 static AOTITorchError aoti_torch_cpu_rdukit_attention(AtenTensorHandle q, AtenTensorHandle k, AtenTensorHandle v,
                                                       AtenTensorHandle* mask, AtenTensorHandle* texts, double scale,
-                                                      int32_t is_causal, AtenTensorHandle* made) {
+                                                      int32_t is_causal, int64_t step_b, int64_t step_h,
+                                                      int64_t step_t, AtenTensorHandle* made) {
   using namespace rdukit;
   View vq(q), vk(k), vv(v);
-  int64_t batch = vq.sizes[0], heads = vq.sizes[1], rows = vq.sizes[2], width = vq.sizes[3];
-  int64_t sizes[] = {batch, heads, rows, width};
-  int64_t strides[] = {rows * heads * width, width, heads * width, 1};
+  int64_t rows = vq.sizes[2], strides[] = {step_b, step_h, step_t, 1};
   AtenTensorHandle handle;
-  must(aoti_torch_empty_strided(4, sizes, strides, vq.dtype, aoti_torch_device_type_cpu(), 0, &handle));
+  must(aoti_torch_empty_strided(4, vq.sizes, strides, vq.dtype, aoti_torch_device_type_cpu(), 0, &handle));
   RAIIAtenTensorHandle out(handle);
   View vy(out);
   std::unique_ptr<View> vm(mask ? new View(*mask) : nullptr), vt(texts ? new View(*texts) : nullptr);
 #if defined(__AVX512BF16__)
   if (vq.is_bf16() && rows > FEW_ROWS) {
-    block_attention(vq, vk, vv, vm.get(), vt.get(), (float)scale, is_causal, (bf16*)vy.data);
+    block_attention(vq, vk, vv, vm.get(), vt.get(), (float)scale, is_causal, vy);
     *made = out.release();
     return 0;
   }
 #endif
   if (!vq.is_bf16() && rows > FEW_ROWS)
-    seen_attention(vq, vk, vv, vm.get(), vt.get(), scale, (float*)vy.data);
+    seen_attention(vq, vk, vv, vm.get(), vt.get(), scale, vy);
   else if (vq.is_bf16())
-    row_attention(vq, vk, vv, vm.get(), vt.get(), (float)scale, is_causal, (bf16*)vy.data);
+    row_attention<bf16>(vq, vk, vv, vm.get(), vt.get(), (float)scale, is_causal, vy);
   else
-    row_attention(vq, vk, vv, vm.get(), vt.get(), (float)scale, is_causal, (float*)vy.data);
+    row_attention<float>(vq, vk, vv, vm.get(), vt.get(), (float)scale, is_causal, vy);
   *made = out.release();
   return 0;
 }

@@ -31,7 +31,7 @@ static inline void add_mask(float* scores, const View& mask, int64_t place, int6
 }
 
 static void block_attention(const View& q, const View& k, const View& v, const View* mask, const View* texts,
-                            float scale, bool is_causal, bf16* out) {
+                            float scale, bool is_causal, const View& out) {
   using small_bf16_product::Matrix;
   int64_t heads = q.sizes[1], rows = q.sizes[2], width = q.sizes[3], positions = k.sizes[2];
   auto head_of = [](const View& x, int64_t b, int64_t h) {
@@ -78,7 +78,7 @@ static void block_attention(const View& q, const View& k, const View& v, const V
         for (int64_t r = 0; r < n; r++) {
           float* of_row = made.data() + r * width;
           multiply_by(of_row, width, 1 / sums[r]);
-          narrow(out + ((b * rows + row + r) * heads + h) * width, of_row, width);  // [B, T, H, D] in memory
+          narrow((bf16*)out.data + b * out.strides[0] + h * out.strides[1] + (row + r) * out.strides[2], of_row, width);
         }
       }
     }

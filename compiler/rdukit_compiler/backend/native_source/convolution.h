@@ -52,6 +52,13 @@ static void by_winograd(const winograd::Form& form, const float* x, const T* w, 
                      [](int64_t count, int64_t grain, auto f) { in_parallel(count, grain, f); });
 }
 
+// oneDNN's own ReLU makes zero of NaN.
+static void rectify(float* values, int64_t count) {
+  in_parallel(count, 1 << 15, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; i++) values[i] = values[i] < 0 ? 0 : values[i];
+  });
+}
+
 }  // namespace rdukit
 
 // rdukit::rdukit_convolution(Tensor x [b,i,y,x], Tensor w [o,i,h,w], Tensor? scale [o], Tensor? shift [o], strides,
@@ -97,9 +104,10 @@ static AOTITorchError aoti_torch_cpu_rdukit_convolution(AtenTensorHandle x, Aten
     turn_weights((float*)to, (const float*)vw.data, vw, scales.data);
   int64_t padding[] = {padding_y, padding_x}, stride[] = {stride_y, stride_x}, dilation[] = {dilation_y, dilation_x};
   must(aoti_torch_cpu_mkldnn__convolution_pointwise(x, turned, shift, padding, 2, stride, 2, dilation, 2, 1,
-                                                    relu ? "relu" : "none", nullptr, 0, nullptr, &handle));
+                                                    "none", nullptr, 0, nullptr, &handle));
   RAIIAtenTensorHandle result(handle);
   View vr(result);
+  if (relu) rectify((float*)vr.data, vr.sizes[0] * vr.sizes[1] * vr.sizes[2] * vr.sizes[3]);
   bool is_plain = vr.sizes[2] * vr.sizes[3] == 1 || vr.sizes[1] == 1;
   if (!is_plain && vr.strides[1] != 1) {  // shapes that are both orders at once: the library took the other
     int64_t c = vr.sizes[1], last[] = {c * vr.sizes[2] * vr.sizes[3], 1, c * vr.sizes[3], c};

@@ -149,7 +149,7 @@ struct Allowed {
 // Queries [B, H, T, D] against keys and values [B, G, S, D]; with ``texts`` [B] against those of some of the texts.
 template <class T>
 static void row_attention(const View& q, const View& k, const View& v, const View* mask, const View* texts, float scale,
-                          bool is_causal, T* out) {
+                          bool is_causal, const View& out) {
   int64_t batch = q.sizes[0], heads = q.sizes[1], rows = q.sizes[2], width = q.sizes[3], positions = k.sizes[2];
   in_parallel(batch * heads, 1 + 65536 / (positions * width + 1), [&](int64_t from, int64_t to) {
     std::vector<float> weights(positions + 64), query(width), made(width);
@@ -171,7 +171,7 @@ static void row_attention(const View& q, const View& k, const View& v, const Vie
         attend_any(width, query.data(), keys + first * k.strides[2], k.strides[2], values + first * v.strides[2],
                    v.strides[2], std::max<int64_t>(end - first, 0), scale, mask ? allowed.mask.data() + first : nullptr,
                    weights.data(), made.data());
-        T* to_row = out + ((b * rows + r) * heads + h) * width;  // [B, T, H, D] in memory
+        T* to_row = (T*)out.data + b * out.strides[0] + h * out.strides[1] + r * out.strides[2];
         for (int64_t d = 0; d < width; d++) store(to_row + d, made[d]);
       }
     }
