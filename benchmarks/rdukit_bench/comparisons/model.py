@@ -31,6 +31,7 @@ QUESTIONS: Final[dict[str, str]] = {
     "training_memory": "How much memory does training need?",
     "llama": "How fast does a Llama of 110 million parameters read a prompt and generate?",
     "o1_compile": "How long does O1 take to compile GPT-2?",
+    "small_compile": "How long does the first compile of a small training model take?",
     "section_call": "How much does the call of a section cost?",
     "vision": "How fast are a vision transformer and a U-Net?",
 }

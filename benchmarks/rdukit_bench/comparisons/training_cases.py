@@ -42,7 +42,11 @@ def _series(*shape: int) -> Mapping[str, torch.Tensor]:
 
 
 def _text() -> Mapping[str, torch.Tensor]:
-    return {"tokens": torch.randint(WORDS, (1, 128)), "targets": torch.randint(WORDS, (1, 128))}
+    return _tokens(1, 128, WORDS)
+
+
+def _tokens(texts: int, length: int, words: int) -> Mapping[str, torch.Tensor]:
+    return {"tokens": torch.randint(words, (texts, length)), "targets": torch.randint(words, (texts, length))}
 
 
 _ALL: Final = (
@@ -51,6 +55,7 @@ _ALL: Final = (
     TrainingCase("conv1d", ConvForecaster, lambda: _series(BATCH, 8, 96)),
     TrainingCase("lenet", PlainLeNet, lambda: _classes(BATCH, 1, 28, 28)),
     TrainingCase("gpt2", PlainGpt2, _text),
+    TrainingCase("transformer", lambda: PlainGpt2(2, 64, 4, 100, 32), lambda: _tokens(16, 32, 100)),
     TrainingCase("mlp-wide", lambda: Perceptron(2048, 2048, 10, 2), lambda: _classes(512, 2048)),
 )
 
