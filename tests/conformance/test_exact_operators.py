@@ -128,6 +128,19 @@ INFINITE: dict[str, Call] = {
         for mode, shape in {"linear": (2, 3, 8), "bilinear": (2, 3, 4, 5), "trilinear": (1, 2, 3, 4, 5)}.items()
         for corners in (False, True) for at in (7,)
     },
+    **{
+        f"batch norm with kept statistics, {what} infinite": (
+            lambda *args: torch.ops.aten.native_batch_norm(*args, False, 0.1, 1e-5)[0],
+            [each if name != what else infinite(*each.shape, at=2)
+             for name, each in {"x": numbers(3, 5, 4), "weight": numbers(5), "bias": numbers(5), "mean": numbers(5),
+                                "variance": numbers(5).abs()}.items()],
+        )
+        for what in ("x", "weight", "mean", "variance")
+    },
+    "convolution of NaN, rectified": (
+        lambda x, w: F.conv2d(x, w, stride=2, padding=3).relu(),
+        [torch.where(numbers(2, 3, 16, 16) > 2.5, NAN, numbers(2, 3, 16, 16)), numbers(8, 3, 7, 7)],
+    ),
     "interpolated to fewer": (lambda x: F.interpolate(x, (3, 7), mode="bilinear"), [infinite(2, 3, 5, 5, at=7)]),
     "interpolated by a part": (
         lambda x: F.interpolate(x, scale_factor=1.7, mode="bilinear", recompute_scale_factor=False),
@@ -255,7 +268,7 @@ SHORT = {
     "mean of 5 beside a variance", "interpolated 2 False 7", "average of 3, step 2, 1 around, 2 axes, inside",
     "smooth l1 none", "max beside amax", "nearest in bf16 by 1.7",
     "place of the largest of 3, step 2, 1 around, 1 apart", "place of the largest of 2 axes pooled to 3",
-    "joined with nothing",
+    "joined with nothing", "batch norm with kept statistics, weight infinite", "convolution of NaN, rectified",
     "bilinear to (3, 13) False in torch.float32", "weight norm along 2",
 }  # fmt: skip
 

@@ -29,6 +29,8 @@ _ADDS: Final = "rdukit_adds_into_memory"
 @contextlib.contextmanager
 def repaired() -> Iterator[None]:
     """Make inductor write correct code while the block lasts."""
+    from torch._inductor.decomposition import decompositions
+
     with contextlib.ExitStack() as held:
         for owner, name, value in _replacements():
             if name in vars(owner):
@@ -36,6 +38,9 @@ def repaired() -> Iterator[None]:
             else:  # it is a base's
                 held.callback(delattr, owner, name)
             setattr(owner, name, value)
+        for operator, form in _decompositions():
+            held.callback(decompositions.__setitem__, operator, decompositions[operator])
+            decompositions[operator] = form
         yield
 
 
@@ -77,6 +82,34 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield CppOverrides, "truncdiv", staticmethod(_named_of_two("truncdiv", "rdukit::quotient({a}, {b})"))
     for name, written in {"floordiv": "floor_quotient", "truncdiv": "quotient"}.items():
         yield CppVecOverrides, name, staticmethod(_of_whole(getattr(CppVecOverrides, name), written))
+
+
+def _decompositions() -> Iterator[tuple[Any, Callable[..., Any]]]:
+    """Yield operators that inductor decomposes, each with the form to use instead.
+
+    They are replaced after our own operators have taken what they compute, unlike those of ``exact_operators``.
+    """
+    from torch._inductor.decomposition import decompositions
+
+    operator = torch.ops.aten._native_batch_norm_legit_no_training.default
+    yield operator, _scaled(decompositions[operator])
+
+
+def _scaled(general: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a batch norm with kept statistics that computes x * scale + shift, as torch does.
+
+    Inductor subtracts the mean first: an infinite weight then gives infinity where torch gives NaN.
+    """
+
+    def batch_norm(x: Any, weight: Any, bias: Any, mean: Any, variance: Any, momentum: float, eps: float) -> Any:
+        _, *saved = general(x, weight, bias, mean, variance, momentum, eps)
+        scale = 1 / torch.sqrt(variance.float() + eps)
+        scale = scale if weight is None else scale * weight
+        shift = -mean * scale if bias is None else bias - mean * scale
+        scale, shift = (each.reshape([-1] + [1] * (x.dim() - 2)) for each in (scale, shift))
+        return (x * scale + shift).to(x.dtype), *saved
+
+    return batch_norm
 
 
 def _read_if_linear(general: Callable[..., Any]) -> Callable[..., Any]:

@@ -42,8 +42,8 @@ _FLAGS: Final = {torch.ops.aten.multilabel_margin_loss_forward.default: {1}}
 
 
 class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Perturbs each floating result of an operator by a random fraction of up to ``size``. Sums and products of matrices
-    are perturbed relative to their summands, and norms also relative to their inputs.
+    """Perturbs each floating result of an operator by a random fraction of up to ``size``. Sums and products of
+    matrices are perturbed relative to their summands, and norms also relative to their inputs.
 
     With ``rounds``, results are then rounded to bf16, where ties occur.
     """
@@ -120,8 +120,12 @@ _INFINITE_BY_PLACE: Final = frozenset(
 )
 
 
-#: Function whose vectors torch's kernel computes as NaN at infinity, and whose other numbers as infinity.
+#: Function of large numbers that torch's kernel makes infinite, and of infinity, NaN; beyond the last full vector it
+#: returns them.
 _GELU: Final = torch.ops.aten.gelu.default
+
+
+_CONVOLUTION: Final = torch.ops.aten.convolution.default
 
 
 class Elsewhere(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -134,10 +138,28 @@ class Elsewhere(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = func(*args, **(kwargs or {}))
         if func in _NAN_IN_VECTORS:
             return torch.where(args[-1].isnan(), args[-1], made)
+        if func is _CONVOLUTION and not args[1].isfinite().all():
+            return _convolve_padded(*args)
         if func is _GELU and not kwargs:
-            return torch.where(args[0] == float("inf"), args[0], made)
+            return torch.where(args[0] > torch.finfo(made.dtype).max / 2, args[0], made)
+        if func is torch.ops.aten.hardtanh_backward.default:  # only whole vectors are 0
+            return made.masked_fill(args[1].isnan(), 0.0)
         if func in _INFINITE_BY_PLACE:
             result, mean, scale = made
             rows = args[0].reshape(mean.numel(), -1).mean(-1).reshape(mean.shape).to(mean.dtype)
             return result, torch.where(mean.isfinite(), mean, rows), scale
         return made
+
+
+def _convolve_padded(
+    x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, stride: Any, padding: Any, dilation: Any,
+    is_transposed: bool, *rest: Any,
+) -> torch.Tensor:  # fmt: skip
+    """Convolve with zeros around the input: some of torch's kernels skip them, others multiply them with weights."""
+    made = torch.ops.aten.convolution.default
+    if is_transposed:
+        return made(x, w, bias, stride, padding, dilation, is_transposed, *rest)
+    sizes = [*padding] * (x.dim() - 2) if len(padding) == 1 else padding
+    around = [each for size in reversed(sizes) for each in (size, size)]
+    nothing = [0] * len(sizes)
+    return made(torch.nn.functional.pad(x, around), w, bias, stride, nothing, dilation, is_transposed, *rest)
