@@ -205,7 +205,6 @@ def write_code(
         own: operators of ours, with the declarations of the C functions that compute them.
         threads: number of threads for which long loops are split.
     """
-    import torch._inductor.config as config
     from torch._inductor import aot_compile, codecache
 
     def intercept(_: Any, graph: object, wrapper: str, kernels: str, *rest: object, **more: object) -> None:

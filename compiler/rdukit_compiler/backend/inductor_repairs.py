@@ -17,7 +17,7 @@ from functools import reduce
 from typing import Any, Final
 
 import numpy
-import sympy
+import sympy  # type: ignore[import-untyped]
 import torch
 
 #: Options of ``aot_compile``: without folding, which takes 0 * x for 0 and x + 0 for x: wrong for NaN, infinity and -0.
@@ -46,14 +46,14 @@ def repaired() -> Iterator[None]:
 
 def _replacements() -> Iterator[tuple[Any, str, Any]]:
     """Yield each replacement: owner, name and new value."""
-    from torch._inductor import lowering
+    from torch._inductor import lowering, sizevars
     from torch._inductor.codegen import cpp
     from torch._inductor.codegen.cpp import CppKernel, CppKernelProxy, CppOverrides, CppVecKernel, CppVecOverrides
     from torch._inductor.index_propagation import SymPyOps, TypedExpr
     from torch._inductor.ir import StorageBox
     from torch._inductor.scheduler import SchedulerNode
 
-    yield cpp, "stride_at_vec_range", _read_if_linear(cpp.stride_at_vec_range)
+    yield cpp, "stride_at_vec_range", _read_if_linear(sizevars.stride_at_vec_range)
     yield SchedulerNode, "recompute_size_and_body", _keeping_renames(SchedulerNode.recompute_size_and_body)
     yield StorageBox, "should_realize_on_reuse", _computed_once(StorageBox.should_realize_on_reuse)
     for kind in (CppKernel, CppVecKernel):
@@ -332,7 +332,8 @@ def _last_none_of_uneven(
     from torch._inductor import lowering
     from torch._inductor.virtualized import ops
 
-    places = lowering.compute_indices_adaptive_pooling(start_index, end_index, *in_sizes, *out_sizes)
+    windows: Any = lowering.compute_indices_adaptive_pooling
+    places = windows(start_index, end_index, *in_sizes, *out_sizes)
 
     def position(place: Sequence[Any], load: Callable[..., Any]) -> Any:
         *ahead, row, column = place

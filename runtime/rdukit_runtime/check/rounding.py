@@ -156,10 +156,9 @@ def _convolve_padded(
     is_transposed: bool, *rest: Any,
 ) -> torch.Tensor:  # fmt: skip
     """Convolve with zeros around the input: some of torch's kernels skip them, others multiply them with weights."""
-    made = torch.ops.aten.convolution.default
-    if is_transposed:
-        return made(x, w, bias, stride, padding, dilation, is_transposed, *rest)
-    sizes = [*padding] * (x.dim() - 2) if len(padding) == 1 else padding
-    around = [each for size in reversed(sizes) for each in (size, size)]
-    nothing = [0] * len(sizes)
-    return made(torch.nn.functional.pad(x, around), w, bias, stride, nothing, dilation, is_transposed, *rest)
+    if not is_transposed:
+        sizes = [*padding] * (x.dim() - 2) if len(padding) == 1 else padding
+        x = torch.nn.functional.pad(x, [each for size in reversed(sizes) for each in (size, size)])
+        padding = [0] * len(sizes)
+    made: torch.Tensor = _CONVOLUTION(x, w, bias, stride, padding, dilation, is_transposed, *rest)
+    return made
