@@ -112,12 +112,18 @@ def _whole_power(base: complex, exponent: torch.Tensor) -> Any:
     return torch.pow(torch.full_like(exponent, base, dtype=torch.int64), exponent)
 
 
+def _drawn(value: torch.Tensor, p: float = 0.5, *, generator: Any = None) -> torch.Tensor:
+    """Draw zeros and ones from uniform numbers, as other random operators do: native kernels then draw the same."""
+    return (torch.rand(value.shape, dtype=torch.float32) < p).to(value.dtype)
+
+
 #: Operators that only mark a tensor, or that kernels compute wrongly → a function that computes the result.
 _MATERIALISED: Final[Mapping[Any, Callable[..., Any]]] = {
     torch.ops.aten.pow.Scalar: _whole_power,
     torch.ops.aten._conj.default: _conjugate,
     torch.ops.aten._neg_view.default: torch.neg,
     torch.ops.aten._efficientzerotensor.default: _zeros,
+    torch.ops.aten.bernoulli.p: _drawn,
 }
 
 

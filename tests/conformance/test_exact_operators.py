@@ -302,3 +302,20 @@ def test_layouts_are_torchs(built: dict[str, Built], name: str) -> None:
     (native,), (portable,) = built[name].results()
     assert native.stride() == portable.stride()
     assert torch.equal(native, portable)
+
+
+def draws(x: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
+    """Values and masks of two dropouts with a product between."""
+    first = torch.rand(x.shape) < 0.5
+    second = torch.rand(4, 5) < 0.3
+    return [(x * first) @ w * second, first, second, torch.randn(7, 3)]
+
+
+def test_random_numbers_are_those_of_the_portable_form_in_its_order() -> None:
+    made = build({"draws": (draws, [numbers(4, 6), numbers(6, 5)])})["draws"]
+    found = []
+    for form in (made.native, made.portable):
+        torch.manual_seed(3)
+        found.append(form(tuple(each.clone() for each in made.inputs), {}))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)

@@ -20,8 +20,9 @@ import numpy
 import sympy  # type: ignore[import-untyped]
 import torch
 
-#: Options of ``aot_compile``: without folding, which takes 0 * x for 0 and x + 0 for x: wrong for NaN, infinity and -0.
-OPTIONS: Final[Mapping[str, Any]] = {"joint_graph_constant_folding": False}
+#: Options of ``aot_compile``: without folding, which takes 0 * x for 0 and x + 0 for x: wrong for NaN, infinity and -0;
+#: with the random numbers of torch's generator, which portable kernels draw, too.
+OPTIONS: Final[Mapping[str, Any]] = {"joint_graph_constant_folding": False, "fallback_random": True}
 #: Set on a kernel of inductor's that adds into memory.
 _ADDS: Final = "rdukit_adds_into_memory"
 
@@ -51,10 +52,11 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     from torch._inductor.codegen.cpp import CppKernel, CppKernelProxy, CppOverrides, CppVecKernel, CppVecOverrides
     from torch._inductor.index_propagation import SymPyOps, TypedExpr
     from torch._inductor.ir import StorageBox
-    from torch._inductor.scheduler import SchedulerNode
+    from torch._inductor.scheduler import Scheduler, SchedulerNode
 
     yield cpp, "stride_at_vec_range", _read_if_linear(sizevars.stride_at_vec_range)
     yield SchedulerNode, "recompute_size_and_body", _keeping_renames(SchedulerNode.recompute_size_and_body)
+    yield Scheduler, "compute_dependencies", _drawing_in_order(Scheduler.compute_dependencies)
     yield StorageBox, "should_realize_on_reuse", _computed_once(StorageBox.should_realize_on_reuse)
     for kind in (CppKernel, CppVecKernel):
         yield kind, "store", _adding_in_one_thread(kind.store)
@@ -126,6 +128,25 @@ def _read_if_linear(general: Callable[..., Any]) -> Callable[..., Any]:
         return general(index, var, vec_length)
 
     return stride_at_vec_range
+
+
+def _drawing_in_order(compute: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return a ``compute_dependencies`` after which random numbers are drawn in the program's order."""
+
+    def compute_dependencies(self: Any) -> None:
+        from torch._inductor.virtualized import V
+
+        last: str | None = None
+        for node in self.nodes:
+            operator = getattr(node.node, "op_overload", None)
+            if operator is None or torch.Tag.nondeterministic_seeded not in operator.tags:
+                continue
+            if last is not None:
+                V.graph.additional_buffer_deps[node.get_name()].add(last)
+            last = node.get_outputs()[0].get_name()
+        compute(self)
+
+    return compute_dependencies
 
 
 def _keeping_renames(recompute: Callable[..., None]) -> Callable[..., None]:

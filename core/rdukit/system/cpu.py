@@ -15,8 +15,8 @@ from rdukit.files.atomic import sha256_of
 from rdukit.settings import SANITIZE, resolve
 
 #: Version of the way in which native kernels are built: libraries of other versions, in PEFs and in the cache, are not
-#: used. 9: NaN in large windows of max pooling.
-NATIVE_BUILD: Final = 9
+#: used. 10: NaN in convolutions with a ReLU, places of maxima, random numbers.
+NATIVE_BUILD: Final = 10
 
 
 @cache
