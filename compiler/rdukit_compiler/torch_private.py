@@ -17,6 +17,7 @@ import torch
 import torch._prims_common
 from torch import fx
 from torch._ops import OpOverload as OpOverload
+from torch._prims_common import suggest_memory_format as suggest_memory_format
 from torch._subclasses.fake_impls import register_op_impl as register_op_impl
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode

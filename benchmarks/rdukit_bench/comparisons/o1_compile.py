@@ -36,7 +36,7 @@ def compare(options: BenchOptions) -> Iterator[ComparisonRow | BenchProgress]:
 
 
 @dataclass(slots=True)
-class Samples:
+class CompileSamples:
     """Seconds of one compile, by both clocks; why there are none."""
 
     wall_s: list[float] = field(default_factory=list)
@@ -56,7 +56,7 @@ def measure(kind: str, options: BenchOptions) -> Iterator[ComparisonRow | BenchP
     layers = 2 if options.quick else LAYERS
     deep = layers * DEEP // LAYERS
     names = ["cold", "again", "peer", *(["deep", WEIGHTS] if kind == "inference" else [])]
-    samples = {name: Samples() for name in names}
+    samples = {name: CompileSamples() for name in names}
     count = 1 if options.quick or kind == "training" else max(3, options.rounds // 3)
     total = count * len(names)
     yield BenchProgress(kind, 0, total)
@@ -70,7 +70,7 @@ def measure(kind: str, options: BenchOptions) -> Iterator[ComparisonRow | BenchP
     yield from make_rows(kind, samples, layers, deep)
 
 
-def _take(samples: Samples, name: str, layers: int, kind: str, folder: Path) -> None:
+def _take(samples: CompileSamples, name: str, layers: int, kind: str, folder: Path) -> None:
     """Take one sample; a peer that fails is left out from then on."""
     caches = folder / ("cold" if name == "again" else name)
     caches.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def _take(samples: Samples, name: str, layers: int, kind: str, folder: Path) -> 
     samples.cpu_s.append(found["cpu_s"])
 
 
-def make_rows(kind: str, samples: "dict[str, Samples]", layers: int, deep: int) -> Iterator[ComparisonRow]:
+def make_rows(kind: str, samples: "dict[str, CompileSamples]", layers: int, deep: int) -> Iterator[ComparisonRow]:
     """Yield the rows of one kind's samples."""
     is_inference = kind == "inference"
     peers = {"peer": "AOTInductor" if is_inference else "torch.compile, forward and backward"}

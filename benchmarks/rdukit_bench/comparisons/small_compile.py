@@ -16,7 +16,7 @@ from typing import Final
 from rdukit.errors import RuntimeFault
 from rdukit_bench.comparisons.contestants import run_sample, warm_environment
 from rdukit_bench.comparisons.model import BenchOptions, BenchProgress, ComparisonRow, comparison
-from rdukit_bench.comparisons.o1_compile import Samples, describe_cpu
+from rdukit_bench.comparisons.o1_compile import CompileSamples, describe_cpu
 from rdukit_bench.comparisons.timing import SampleTiming, missing_row, rows_against_peers
 
 QUESTION: Final = "small_compile"
@@ -47,7 +47,7 @@ def measure(name: str, when: str, options: BenchOptions) -> Iterator[ComparisonR
         RuntimeFault: our side failed.
     """
     contestants = [_OURS, _PEER, *([_UNCHECKED] if when == "first" else [])]
-    samples = {who: Samples() for who in contestants}
+    samples = {who: CompileSamples() for who in contestants}
     count = 1 if options.quick else max(3, options.rounds // 3)
     yield BenchProgress(f"{name} {when}", 0, count * len(contestants))
     for number in range(count):
@@ -60,7 +60,7 @@ def measure(name: str, when: str, options: BenchOptions) -> Iterator[ComparisonR
     yield from make_rows(f"{name} {when}", samples, is_compiled=name != "lstm")
 
 
-def _take(samples: Samples, who: str, name: str, when: str, folder: Path) -> None:
+def _take(samples: CompileSamples, who: str, name: str, when: str, folder: Path) -> None:
     """Take one sample; a peer that fails is left out from then on."""
     folder.mkdir(parents=True)
     environ = warm_environment(
@@ -80,7 +80,7 @@ def _take(samples: Samples, who: str, name: str, when: str, folder: Path) -> Non
     samples.cpu_s.append(found["cpu_s"])
 
 
-def make_rows(case: str, samples: dict[str, Samples], is_compiled: bool) -> Iterator[ComparisonRow]:
+def make_rows(case: str, samples: dict[str, CompileSamples], is_compiled: bool) -> Iterator[ComparisonRow]:
     """Yield the rows of one case's samples.
 
     Args:

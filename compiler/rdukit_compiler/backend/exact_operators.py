@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import torch
 from torch import fx
-from torch._prims_common import suggest_memory_format
 
 from rdukit_compiler.backend.exact_interpolations import INTERPOLATIONS
+from rdukit_compiler.torch_private import suggest_memory_format
 
 Number = bool | int | float
 Operand = torch.Tensor | Number
