@@ -19,6 +19,8 @@ from rdukit.pef.memory import MemoryPlan, lease_bytes, plan_memory
 from rdukit.pef.model import Pef, Section, SectionType, SymbolKind
 from rdukit.units import format_bytes, format_count, format_seconds
 
+#: Operators of a section that the tables name; ``rdukit pef explain`` names all.
+_SHOWN: Final = 12
 #: Metadata values of options that were not given.
 _EMPTY: Final = frozenset({"", "None", "null", "False", "false", "{}", "[]"})
 
@@ -125,9 +127,14 @@ def sections_table(loaded: LoadedPef) -> Table:
 
 
 def cuts_table(pef: Pef) -> Table:
-    """Return the operators of each section, and the reason for the cut."""
-    rows = tuple((str(s.id), s.name, " ".join(s.operators) or "-", s.why) for s in pef.sections)
+    """Return the first operators of each section, and the reason for the cut."""
+    rows = tuple((str(s.id), s.name, _first_of(s.operators), s.why) for s in pef.sections)
     return Table("Fusions and cuts", ("id", "section", "operators", "why"), rows, frozenset({"id"}))
+
+
+def _first_of(operators: Sequence[str]) -> str:
+    more = len(operators) - _SHOWN
+    return " ".join(operators[:_SHOWN]) + (f" and {more} more" if more > 0 else "") or "-"
 
 
 def memory_table(pef: Pef) -> Table:
