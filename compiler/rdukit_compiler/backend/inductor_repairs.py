@@ -17,7 +17,6 @@ from functools import reduce
 from typing import Any, Final
 
 import numpy
-import sympy  # type: ignore[import-untyped]
 import torch
 
 #: Options of ``aot_compile``: without folding, which takes 0 * x for 0 and x + 0 for x: wrong for NaN, infinity and -0;
@@ -122,9 +121,8 @@ def _read_if_linear(general: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def stride_at_vec_range(index: Any, var: Any, vec_length: int | None = None) -> Any:
-        terms = index.as_coefficients_dict()
-        if all(term.is_Symbol or term.is_Number for term in terms):
-            return terms.get(var, sympy.S.Zero)
+        if all(term.is_Symbol or term.is_Number for term in index.as_coefficients_dict()):
+            return index.coeff(var)
         return general(index, var, vec_length)
 
     return stride_at_vec_range
@@ -319,6 +317,7 @@ def _inside(
 
     Inductor takes padding for the maximum if all numbers of a window are -inf. Torch takes the first number.
     """
+    from sympy import sympify  # type: ignore[import-untyped]
     from torch._inductor.ir import Pointwise
     from torch._inductor.virtualized import ops
 
@@ -327,7 +326,7 @@ def _inside(
     axes, load = len(kernel), offsets.make_loader()
 
     def whole(number: Any) -> Any:
-        return ops.index_expr(sympy.sympify(number), torch.int64)
+        return ops.index_expr(sympify(number), torch.int64)
 
     def inside(place: Sequence[Any]) -> Any:
         first = whole(0)

@@ -24,17 +24,19 @@ _SUMS: Final = frozenset(
 )
 
 
-#: Operators that subtract a mean from an argument and scale by its deviation. Their own last bit does not bound their
-#: rounding: they cancel the common part of numbers, and sum long rows.
-_CENTERING: Final = frozenset(
-    overload
-    for name in (
-        "native_layer_norm", "native_layer_norm_backward", "native_group_norm", "native_group_norm_backward",
-        "native_batch_norm", "native_batch_norm_backward", "_native_batch_norm_legit",
-    )
+#: Operators that subtract a mean → the argument from which the mean is computed. Their own last bit does not bound
+#: their rounding: they cancel the common part of numbers, and sum long rows.
+_CENTERING: Final = {
+    overload: place
+    for name, place in {
+        "native_layer_norm": 0, "native_layer_norm_backward": 1, "native_group_norm": 0,
+        "native_group_norm_backward": 1, "native_batch_norm": 0, "native_batch_norm_backward": 1,
+        "_native_batch_norm_legit": 0, "_softmax_backward_data": 1,
+        "_scaled_dot_product_flash_attention_for_cpu_backward": 4,
+    }.items()
     for packet in [getattr(torch.ops.aten, name)]
     for overload in (getattr(packet, each) for each in packet.overloads())
-)  # fmt: skip
+}  # fmt: skip
 #: Error of a sum of n numbers in last bits, over the root of n: measured with kernels of 16 lanes.
 _SUM_ROUNDING: Final = 1 / 16
 #: Results that are floating numbers but mean yes or no, by their places; readers refuse other values.
@@ -56,7 +58,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _CENTERING:
-            place = int(func._schema.arguments[0].name.startswith("grad"))
+            place = _CENTERING[func]
             args = (*args[:place], self._moved(args[place], 0.0, is_write=False), *args[place + 1 :])
             made = func(*args, **(kwargs or {}))
             if place == 0 and made[1].numel():  # the deviation is computed here
