@@ -24,14 +24,14 @@ _SUMS: Final = frozenset(
 )
 
 
-#: Operators that subtract a mean → the argument from which the mean is computed. Their own last bit does not bound
-#: their rounding: they cancel the common part of numbers, and sum long rows.
+#: Operators that subtract a mean or a maximum → the argument from which it is computed. Their own last bit does not
+#: bound their rounding: they cancel the common part of numbers, and sum long rows.
 _CENTERING: Final = {
     overload: place
     for name, place in {
         "native_layer_norm": 0, "native_layer_norm_backward": 1, "native_group_norm": 0,
         "native_group_norm_backward": 1, "native_batch_norm": 0, "native_batch_norm_backward": 1,
-        "_native_batch_norm_legit": 0, "_softmax_backward_data": 1,
+        "_native_batch_norm_legit": 0, "_softmax_backward_data": 1, "_scaled_dot_product_flash_attention_for_cpu": 0,
         "_scaled_dot_product_flash_attention_for_cpu_backward": 4,
     }.items()
     for packet in [getattr(torch.ops.aten, name)]
@@ -61,7 +61,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
             place = _CENTERING[func]
             args = (*args[:place], self._moved(args[place], 0.0, is_write=False), *args[place + 1 :])
             made = func(*args, **(kwargs or {}))
-            if place == 0 and made[1].numel():  # the deviation is computed here
+            if place == 0 and len(made) == 3 and made[1].numel():  # the deviation is computed here
                 made = self._moved_rows(args[0], made)
         else:
             made = func(*args, **(kwargs or {}))
