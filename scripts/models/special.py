@@ -352,12 +352,12 @@ def _mono(config: Any) -> dict[str, torch.Tensor]:
     return {"input_values": _random(2, 1, 16000)}
 
 
-#: Kind of model → its inputs.
 def _pictures(side: int) -> Callable[[Any], dict[str, torch.Tensor]]:
     """Pictures so large that batch norms see more than two values, whose variances are mostly rounding."""
     return lambda config: {"pixel_values": torch.randn(2, 3, side, side)}
 
 
+#: Kind of model → its inputs.
 SPECIAL_INPUTS: Final[Mapping[str, Callable[[Any], dict[str, torch.Tensor]]]] = {
     "switch_transformers": _with_mask,
     "longt5": _with_mask,

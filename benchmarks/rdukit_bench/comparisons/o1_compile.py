@@ -46,6 +46,31 @@ class CompileSamples:
     def timing(self) -> SampleTiming:
         return SampleTiming(tuple(self.wall_s), tuple(self.cpu_s))
 
+    def take(
+        self, shared: Path, caches: Path, is_ours: bool, module: str, *arguments: str, **variables: str
+    ) -> None:  # fmt: skip
+        """Take one sample; a peer that fails is left out from then on.
+
+        Args:
+            shared: folder of Python's bytecode. caches: folder of the home, and of Inductor's. module, arguments: what
+                ``run_sample`` runs; ``caches`` is its last argument. variables: of its environment.
+        Raises:
+            RuntimeFault: our side failed.
+        """
+        caches.mkdir(parents=True, exist_ok=True)
+        environ = warm_environment(
+            shared, RDUKIT_HOME=str(caches / "home"), TORCHINDUCTOR_CACHE_DIR=str(caches / "inductor"), **variables
+        )
+        try:
+            found = run_sample(module, *arguments, str(caches), environ=environ)
+        except RuntimeFault as cause:
+            if is_ours:
+                raise
+            self.error = str(cause)
+            return
+        self.wall_s.append(found["wall_s"])
+        self.cpu_s.append(found["cpu_s"])
+
 
 def measure(kind: str, options: BenchOptions) -> Iterator[ComparisonRow | BenchProgress]:
     """Compile cold, again and deep, ours and the peer in turn.
@@ -71,22 +96,9 @@ def measure(kind: str, options: BenchOptions) -> Iterator[ComparisonRow | BenchP
 
 
 def _take(samples: CompileSamples, name: str, layers: int, kind: str, folder: Path) -> None:
-    """Take one sample; a peer that fails is left out from then on."""
-    caches = folder / ("cold" if name == "again" else name)
-    caches.mkdir(parents=True, exist_ok=True)
-    environ = warm_environment(
-        folder.parent, RDUKIT_HOME=str(caches / "home"), TORCHINDUCTOR_CACHE_DIR=str(caches / "inductor")
-    )
     who = name if name in {"peer", WEIGHTS} else "ours"
-    try:
-        found = run_sample("o1_compile_sample", who, str(layers), kind, str(caches), environ=environ)
-    except RuntimeFault as cause:
-        if who == "ours":
-            raise
-        samples.error = str(cause)
-        return
-    samples.wall_s.append(found["wall_s"])
-    samples.cpu_s.append(found["cpu_s"])
+    caches = folder / ("cold" if name == "again" else name)
+    samples.take(folder.parent, caches, who == "ours", "o1_compile_sample", who, str(layers), kind)
 
 
 def make_rows(kind: str, samples: "dict[str, CompileSamples]", layers: int, deep: int) -> Iterator[ComparisonRow]:

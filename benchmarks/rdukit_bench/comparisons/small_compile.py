@@ -2,7 +2,7 @@
 
 Every sample is a fresh process. ``first``: nothing was compiled before, ours has an empty home folder, torch an empty
 folder of Inductor. ``next``: another model was compiled in these folders, so that headers, probes of the processor and
-own products are there. Ours with the kernel check; ``unchecked`` is without, for information.
+own products are there. Ours is with the kernel check; ``unchecked`` is without.
 
 torch.compile leaves ``nn.LSTM`` to eager torch: for the LSTM forecaster it compiles the last layer only. The row says
 so and has no bar. Torch's settings that compile the LSTM, too, take minutes.
@@ -13,8 +13,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from rdukit.errors import RuntimeFault
-from rdukit_bench.comparisons.contestants import run_sample, warm_environment
 from rdukit_bench.comparisons.model import BenchOptions, BenchProgress, ComparisonRow, comparison
 from rdukit_bench.comparisons.o1_compile import CompileSamples, describe_cpu
 from rdukit_bench.comparisons.timing import SampleTiming, missing_row, rows_against_peers
@@ -61,23 +59,11 @@ def measure(name: str, when: str, options: BenchOptions) -> Iterator[ComparisonR
 
 
 def _take(samples: CompileSamples, who: str, name: str, when: str, folder: Path) -> None:
-    """Take one sample; a peer that fails is left out from then on."""
-    folder.mkdir(parents=True)
-    environ = warm_environment(
-        folder.parent, RDUKIT_HOME=str(folder / "home"), TORCHINDUCTOR_CACHE_DIR=str(folder / "inductor"),
-        RDUKIT_KERNEL_CHECK="off" if who == _UNCHECKED else "on",
-    )  # fmt: skip
-    side = "peer" if who == _PEER else "ours"
-    try:
-        for case in (BEFORE, name) if when == "next" else (name,):
-            found = run_sample("small_compile_sample", side, case, str(folder), environ=environ)
-    except RuntimeFault as cause:
-        if side == "ours":
-            raise
-        samples.error = str(cause)
-        return
-    samples.wall_s.append(found["wall_s"])
-    samples.cpu_s.append(found["cpu_s"])
+    side, check = "peer" if who == _PEER else "ours", "off" if who == _UNCHECKED else "on"
+    for taken, case in [*([(CompileSamples(), BEFORE)] if when == "next" else []), (samples, name)]:
+        taken.take(
+            folder.parent, folder, side == "ours", "small_compile_sample", side, case, RDUKIT_KERNEL_CHECK=check
+        )  # fmt: skip
 
 
 def make_rows(case: str, samples: dict[str, CompileSamples], is_compiled: bool) -> Iterator[ComparisonRow]:
@@ -102,4 +88,4 @@ def make_rows(case: str, samples: dict[str, CompileSamples], is_compiled: bool) 
 def _pair(
     case: str, ours: SampleTiming, peer: tuple[str, SampleTiming], bar: float | None, note: str
 ) -> Sequence[ComparisonRow]:  # fmt: skip
-    return rows_against_peers(QUESTION, case, {_OURS: ours, **dict([peer])}, ours=_OURS, unit="s", bar=bar, note=note)
+    return rows_against_peers(QUESTION, case, dict([(_OURS, ours), peer]), ours=_OURS, unit="s", bar=bar, note=note)

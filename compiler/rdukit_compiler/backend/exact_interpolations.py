@@ -11,6 +11,18 @@ import torch
 aten = torch.ops.aten
 
 
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    """Return f32 for narrower numbers."""
+    return x.float() if x.dtype in {torch.bfloat16, torch.float16} else x
+
+
+def _zeros(like: torch.Tensor, axis: int, size: int) -> torch.Tensor:
+    """Return zeros with the shape of ``like``, but ``size`` along an axis."""
+    shape = [*like.shape]
+    shape[axis] = size
+    return torch.zeros(shape, dtype=like.dtype)
+
+
 def _interpolate(axes: int) -> Callable[..., Any]:
     """Return the form of a linear interpolation: both neighbours are weighted.
 
@@ -22,7 +34,7 @@ def _interpolate(axes: int) -> Callable[..., Any]:
     def form(x: torch.Tensor, sizes: Sequence[int], align_corners: bool, *scales: float | None) -> Any:
         if not x.is_floating_point():
             return NotImplemented
-        made = x.float() if x.dtype in {torch.bfloat16, torch.float16} else x
+        made = _wide(x)
         shares = made.dtype if axes == 2 else x.dtype
         for axis, size, scale in zip(
             range(-1, -axes - 1, -1), reversed(sizes), [*reversed(scales), *[None] * axes], strict=False
@@ -78,15 +90,14 @@ def _bilinear_gradient(
 
     Like torch, narrow numbers are added in f32.
     """
-    made = gradient.float() if gradient.dtype in {torch.bfloat16, torch.float16} else gradient
+    made = _wide(gradient)
     for axis, size, scale in zip((-1, -2), reversed(sizes), [*reversed(scales), None, None], strict=False):
         given = of[axis]
         if size == given:
             made = made + made * 0
             continue
         first, second, share = _neighbours(given, size, align_corners, scale, made.dtype)
-        shape = [*made.shape[:axis], given, *made.shape[len(made.shape) + axis + 1 :]]
-        added = torch.zeros(shape, dtype=made.dtype).index_add(axis, first, made * _along(1 - share, axis))
+        added = _zeros(made, axis, given).index_add(axis, first, made * _along(1 - share, axis))
         made = added.index_add(axis, second, made * _along(share, axis))
     return made.to(gradient.dtype)
 
@@ -123,11 +134,10 @@ def _nearest_gradient(axes: int, shift: float) -> Callable[..., Any]:
         given = of[-axes:]
         if _are_whole(given, sizes, scales):
             return NotImplemented
-        made = gradient.float() if gradient.dtype in {torch.bfloat16, torch.float16} else gradient
+        made = _wide(gradient)
         for number, places in enumerate(_nearest_places(given, sizes, scales, shift)):
             axis = gradient.dim() - axes + number
-            shape = [*made.shape[:axis], given[number], *made.shape[axis + 1 :]]
-            made = torch.zeros(shape, dtype=made.dtype).index_add(axis, places, made)
+            made = _zeros(made, axis, given[number]).index_add(axis, places, made)
         return made.to(gradient.dtype)
 
     return form

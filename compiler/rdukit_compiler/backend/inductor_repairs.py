@@ -22,6 +22,8 @@ import torch
 #: Options of ``aot_compile``: without folding, which takes 0 * x for 0 and x + 0 for x: wrong for NaN, infinity and -0;
 #: with the random numbers of torch's generator, which portable kernels draw, too.
 OPTIONS: Final[Mapping[str, Any]] = {"joint_graph_constant_folding": False, "fallback_random": True}
+#: Batch norm with kept statistics. It is decomposed after our own operators have taken what they compute.
+_KEPT_NORM: Final = torch.ops.aten._native_batch_norm_legit_no_training.default
 #: Set on a kernel of inductor's that adds into memory.
 _ADDS: Final = "rdukit_adds_into_memory"
 
@@ -38,9 +40,8 @@ def repaired() -> Iterator[None]:
             else:  # it is a base's
                 held.callback(delattr, owner, name)
             setattr(owner, name, value)
-        for operator, form in _decompositions():
-            held.callback(decompositions.__setitem__, operator, decompositions[operator])
-            decompositions[operator] = form
+        held.callback(decompositions.update, {_KEPT_NORM: decompositions[_KEPT_NORM]})
+        decompositions[_KEPT_NORM] = _scaled(decompositions[_KEPT_NORM])
         yield
 
 
@@ -83,17 +84,6 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield CppOverrides, "truncdiv", staticmethod(_named_of_two("truncdiv", "rdukit::quotient({a}, {b})"))
     for name, written in {"floordiv": "floor_quotient", "truncdiv": "quotient"}.items():
         yield CppVecOverrides, name, staticmethod(_of_whole(getattr(CppVecOverrides, name), written))
-
-
-def _decompositions() -> Iterator[tuple[Any, Callable[..., Any]]]:
-    """Yield operators that inductor decomposes, each with the form to use instead.
-
-    They are replaced after our own operators have taken what they compute, unlike those of ``exact_operators``.
-    """
-    from torch._inductor.decomposition import decompositions
-
-    operator = torch.ops.aten._native_batch_norm_legit_no_training.default
-    yield operator, _scaled(decompositions[operator])
 
 
 def _scaled(general: Callable[..., Any]) -> Callable[..., Any]:
@@ -363,9 +353,8 @@ def _last_none_of_uneven(
             at = ops.index_expr((top + y) * in_sizes[1] + left + x, torch.int64)
             return load(ahead, [y, x], [top, left], [bottom, right]), at
 
-        return reduce(_later_largest, (element(y, x) for y in range(kernel_maxes[0]) for x in range(kernel_maxes[1])))[
-            1
-        ]
+        elements = (element(y, x) for y in range(kernel_maxes[0]) for x in range(kernel_maxes[1]))
+        return reduce(_later_largest, elements)[1]
 
     return position
 

@@ -125,8 +125,7 @@ _INFINITE_BY_PLACE: Final = frozenset(
 #: Function of large numbers that torch's kernel makes infinite, and of infinity, NaN; beyond the last full vector it
 #: returns them.
 _GELU: Final = torch.ops.aten.gelu.default
-
-
+#: Operator that treats padding in two ways: see ``_convolve_padded``.
 _CONVOLUTION: Final = torch.ops.aten.convolution.default
 
 

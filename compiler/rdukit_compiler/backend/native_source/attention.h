@@ -63,7 +63,8 @@ static void seen_attention(const View& q, const View& k, const View& v, const Vi
 
 // rdukit::rdukit_attention(Tensor q [B,H,T,D], Tensor k [B,G,S,D], Tensor v [B,G,S,D], Tensor? mask, Tensor? texts [B],
 //                          float scale, bool is_causal, int step_b, int step_h, int step_t) -> Tensor [B,H,T,D]
-// The steps are the result's strides. With texts the keys and values are [R,G,S,D], and those numbers say which of the R each b reads.
+// The steps are the result's strides. With texts the keys and values are [R,G,S,D], and those numbers say which of the R
+// each b reads.
 static AOTITorchError aoti_torch_cpu_rdukit_attention(AtenTensorHandle q, AtenTensorHandle k, AtenTensorHandle v,
                                                       AtenTensorHandle* mask, AtenTensorHandle* texts, double scale,
                                                       int32_t is_causal, int64_t step_b, int64_t step_h,
