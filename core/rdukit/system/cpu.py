@@ -16,7 +16,7 @@ from rdukit.settings import SANITIZE, resolve
 
 #: Version of the way in which native kernels are built: libraries of other versions, in PEFs and in the cache, are not
 #: used. 10: NaN in convolutions with a ReLU, places of maxima, random numbers.
-NATIVE_BUILD: Final = 10
+NATIVE_BUILD: Final = 11
 
 
 @cache

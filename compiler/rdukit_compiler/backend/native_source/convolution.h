@@ -55,7 +55,12 @@ static void by_winograd(const winograd::Form& form, const float* x, const T* w, 
 // oneDNN's own ReLU makes zero of NaN.
 static void rectify(float* values, int64_t count) {
   in_parallel(count, 1 << 15, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; i++) values[i] = values[i] < 0 ? 0 : values[i];
+    int64_t i = first;
+    for (; i + LANES <= last; i += LANES) {
+      Lanes lanes = lanes_at(values + i);
+      put(values + i, lanes < 0 ? Lanes{} : lanes);
+    }
+    for (; i < last; i++) values[i] = values[i] < 0 ? 0 : values[i];
   });
 }
 
