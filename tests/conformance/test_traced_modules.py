@@ -96,6 +96,19 @@ def test_cumulative_statistics_are_means_over_all_batches(mode: str, tmp_path: P
     assert torch.allclose(net.layer.running_var, reference.layer.running_var, rtol=1e-5)
 
 
+def test_cumulative_statistics_of_infinite_numbers_are_infinite(tmp_path: Path) -> None:
+    net = LAYERS["batch-norm-cumulative"]()
+    reference = copy.deepcopy(net)
+    batch = torch.randn(4, 6)
+    batch[0, 0] = torch.inf
+    loaded = load_model(net, samba.from_torch_tensor(batch, name="x"), tmp_path, precision="f32")
+    loaded.run()
+    reference(batch)
+    samba.session.to_cpu(net)
+    assert reference.layer.running_mean.isinf().any()
+    assert torch.equal(net.layer.running_mean, reference.layer.running_mean)
+
+
 def test_power_iterations_go_on_from_step_to_step(tmp_path: Path) -> None:
     net = LAYERS["spectral-norm"]()
     reference = copy.deepcopy(net)

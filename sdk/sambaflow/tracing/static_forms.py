@@ -112,7 +112,8 @@ def _forward_of_batch_norm(module: Any, x: torch.Tensor) -> Any:
             (module.running_mean, values.mean(dims)),
             (module.running_var, values.var(dims)),
         ):
-            statistic.copy_(torch.lerp(statistic, found.to(statistic.dtype), share.to(statistic.dtype)))
+            weight = share.to(statistic.dtype)  # not lerp: it makes NaN of an infinite statistic
+            statistic.copy_(statistic * (1 - weight) + found.to(statistic.dtype) * weight)
     return F.batch_norm(x, None, None, module.weight, module.bias, True, 0.0, module.eps)
 
 
