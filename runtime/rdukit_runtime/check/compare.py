@@ -14,6 +14,8 @@ FACTOR: Final = 5.0
 UNCERTAIN: Final = 0.01
 #: From which part of the largest magnitude on a moved element counts as decided by rounding.
 _FLIPS: Final = 1e-3
+#: Distance from double precision's result, over the portable result's distance, below which overflow explains a fault.
+_NEARER: Final = 0.1
 
 Results = Sequence[torch.Tensor]
 
@@ -64,6 +66,19 @@ def finite_in_both(ours: Results, theirs: Results) -> tuple[Results, Results]:
 def settle_places(ours: Results, theirs: Results, elsewhere: Results) -> Results:
     """Return ``ours`` with ``theirs`` where ours is the infinity or NaN that torch computes in other places."""
     return [_settle_one(a, b, c) for a, b, c in zip(ours, theirs, elsewhere, strict=True)]
+
+
+def settle_overflows(ours: Results, theirs: Results, in_double: Results) -> Results:
+    """Return ``ours`` with ``theirs`` where ours is much nearer to the result of double precision than theirs."""
+    return [_settle_overflow(a, b, c) for a, b, c in zip(ours, theirs, in_double, strict=True)]
+
+
+def _settle_overflow(ours: torch.Tensor, theirs: torch.Tensor, in_double: torch.Tensor) -> torch.Tensor:
+    if not ours.is_floating_point() or ours.dtype != theirs.dtype or ours.shape != theirs.shape:
+        return ours
+    settled, places = ours.clone(), _off(ours, in_double) < _NEARER * _off(theirs, in_double)
+    settled[places] = theirs[places]
+    return settled
 
 
 def _settle_one(ours: torch.Tensor, theirs: torch.Tensor, elsewhere: torch.Tensor) -> torch.Tensor:

@@ -13,11 +13,18 @@ import torch
 
 from rdukit.pef.kernel import KernelGraph, TensorSpec
 from rdukit.pef.units import KernelVerdict, Outcome, Unit
-from rdukit_runtime.check.compare import Portable, Results, find_fault, finite_in_both, settle_places
+from rdukit_runtime.check.compare import (
+    Portable,
+    Results,
+    find_fault,
+    finite_in_both,
+    settle_overflows,
+    settle_places,
+)
 from rdukit_runtime.check.draws import ALL_SETS, FEW_SETS, GuardedTensor, InputSet, draw, draw_gradient, guard
 from rdukit_runtime.check.exactness import adds_nothing, is_exact_on_whole_numbers, keeps_signs
 from rdukit_runtime.check.roles import InputRole, find_roles
-from rdukit_runtime.check.rounding import MOVES, Elsewhere, Rounding
+from rdukit_runtime.check.rounding import MOVES, Elsewhere, InDouble, Rounding
 from rdukit_runtime.engine.portable import Kernel, build_portable
 
 #: Seconds of the portable form up to which all sets, two sets, or one set are tried.
@@ -27,6 +34,8 @@ ONE_S: Final = 10.0
 #: Number of perturbed runs of the portable form, and their number for units longer than ``FEW_S``.
 _MOVED_RUNS: Final = 6
 _FEW_MOVED_RUNS: Final = 2
+#: Sets of numbers whose sums or products may overflow.
+_LARGE: Final = frozenset({"extreme", "uneven", "wide"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +159,11 @@ class _Judge:
             return f"output {min(more)}: it shares memory with an input"
         is_exact = chosen.kind == "whole" and self._whole
         moved = cache(lambda: self._moved(drawn, chosen, runs))
+        may_overflow = chosen.kind in _LARGE and not self._adds_nothing
 
         def compare(found: Results) -> str | None:
             expected = portable.results
-            if chosen.kind in {"extreme", "wide"} and not self._adds_nothing:
+            if may_overflow:
                 found, expected = finite_in_both(found, expected)
             return find_fault(found, Portable(expected, moved), is_exact, signs=is_exact and self._signs)
 
@@ -161,7 +171,12 @@ class _Judge:
         if fault is None or len(native.results) != len(portable.results):
             return fault
         elsewhere = self._run(self._portable, drawn, chosen, Elsewhere())
-        return compare(settle_places(native.results, portable.results, elsewhere.results))
+        settled = settle_places(native.results, portable.results, elsewhere.results)
+        fault = compare(settled)
+        if fault is None or not may_overflow:
+            return fault
+        in_double = self._run(self._portable, drawn, chosen, InDouble())
+        return compare(settle_overflows(settled, portable.results, in_double.results))
 
     def _moved(self, drawn: Drawn, chosen: InputSet, count: int) -> list[Results]:
         narrow = any(spec.dtype == "bfloat16" for kernel in self._unit.kernels for spec in kernel.inputs)

@@ -152,6 +152,29 @@ class Elsewhere(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
 
+class InDouble(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Computes sums, products of matrices, norms and attention in double precision; results keep their dtypes.
+
+    Its results differ where single precision overflows within an operator, which depends on the order of operations.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func not in _SUMS and func not in _CENTERING:
+            return made
+        wide = func(*(each.double() if is_floating(each) else each for each in args), **(kwargs or {}))
+        if not isinstance(made, tuple):
+            return _like(made, wide)
+        return tuple(_like(narrow, each) for narrow, each in zip(made, wide, strict=True))
+
+
+def _like(made: Any, wide: Any) -> Any:
+    return wide.to(made.dtype) if is_floating(made) else made
+
+
 def _convolve_padded(
     x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, stride: Any, padding: Any, dilation: Any,
     is_transposed: bool, *rest: Any,

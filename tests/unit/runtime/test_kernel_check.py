@@ -303,6 +303,24 @@ def test_an_infinite_row_may_have_either_mean_of_a_layer_norm() -> None:
     assert judge(unit, Side(without_nan, None)).outcome is Outcome.REFUSED
 
 
+def test_squares_that_overflow_in_single_precision_only_may_be_right() -> None:
+    normed = [("aten.native_layer_norm.default", Ref("x"), [WIDTH], None, None, 1e-5), (GETITEM, Ref("v0"), 0)]
+    unit = Unit(kernel(normed, ["v1"], x=("float32", (ROWS, WIDTH))))
+
+    def in_double(inputs: Sequence[torch.Tensor], scalars: Any) -> list[torch.Tensor]:
+        return [torch.nn.functional.layer_norm(inputs[0].double(), [WIDTH]).float()]
+
+    def halved(inputs: Sequence[torch.Tensor], scalars: Any) -> list[torch.Tensor]:
+        (made,), (x,) = in_double(inputs, scalars), inputs
+        return [torch.where(x.abs().amax(-1, keepdim=True) > 1e19, made / 2, made)]
+
+    large = torch.full((1, WIDTH), 1e20)
+    large[0, 0] = -1e20
+    assert build_portable(unit.forward)((large,), {})[0].count_nonzero() == 0
+    assert judge(unit, Side(in_double, None)).outcome is Outcome.RIGHT
+    assert judge(unit, Side(halved, None)).outcome is Outcome.REFUSED
+
+
 @pytest.mark.parametrize(
     ("op", "middle"), [("aten.elu_backward.default", (1.0, 1.0, 1.0, False)), ("aten.hardswish_backward.default", ())]
 )
