@@ -220,8 +220,9 @@ def test_a_rank_that_is_lost_after_another_is_named_by_its_number_in_the_launch(
         assert f"PeerLost: rank {rank} of the group of ranks 0, 1, 3 lost another rank while averaging" in told[rank]
         assert "rank 3 of the group of ranks 0, 1, 3 died or ended (" in told[rank]
         # The other one may have ended for this reason already: it is lost, too, and one rank is left.
-        lost = f"rank 3 was lost .*: 2 ranks left|ranks {1 - rank}, 3 were lost .*: 1 rank left"
-        assert re.search(f"(?:{lost}), but distributed.fewest_ranks is 3", told[rank])
+        said = "lost at step 5, and the others cannot continue:"
+        ends = f"rank 3 was {said} 2 ranks left|ranks {1 - rank}, 3 were {said} 1 rank left"
+        assert re.search(f"(?:{ends}), but distributed.fewest_ranks is 3", told[rank])
 
 
 class Differing(Collectives):

@@ -15,7 +15,7 @@ from rdukit.files.atomic import sha256_of
 from rdukit.settings import SANITIZE, resolve
 
 #: Version of the way in which native kernels are built: libraries of other versions, in PEFs and in the cache, are not
-#: used. 10: NaN in convolutions with a ReLU, places of maxima, random numbers.
+#: used. 11: places of maxima without branches, ReLU of convolutions in lanes.
 NATIVE_BUILD: Final = 11
 
 
