@@ -191,7 +191,6 @@ SIGNED = torch.tensor([0, 1, -1, 5, -5, 100, 127, -128, -100, 13, 7] * 6, dtype=
 EDGES = torch.tensor([2**31 - 1, -(2**31), 5, -7, 2**30, 123456789, 1, 0] * 4, dtype=torch.int32)
 POSITIVE = torch.tensor([5, 4, 100, 3, 7, 8, 9, 13, 100, 120, 127, 2, 6, 4, 11, 12, 90, 80])
 
-
 NARROW_ONES: Final = {
     "uint8": POSITIVE.to(torch.uint8),
     "int8": POSITIVE.to(torch.int8),
@@ -494,6 +493,8 @@ SHAPES: Final[Mapping[str, Call]] = {
         lambda x, y: [torch.floor_divide(x, y), x % y],
         [torch.tensor([-(2**63), 7, -7, 2**40]), torch.tensor([-1, -1, 2, 7])],
     ),
+    "188230": (lambda x: x + torch.minimum(torch.arange(8) > 2, torch.arange(8) < 6), [numbers(8)]),
+    "quotient of places": (lambda x: x + torch.arange(8.0) // 2, [numbers(8)]),
 }
 
 REPORTS: Final[Mapping[str, Call]] = {**INDICES, **WHOLE, **CASTS, **FUNCTIONS, **LOOPS, **SHAPES}

@@ -48,6 +48,7 @@ def repaired() -> Iterator[None]:
 def _replacements() -> Iterator[tuple[Any, str, Any]]:
     """Yield each replacement: owner, name and new value."""
     from torch._inductor import lowering, sizevars
+    from torch._inductor.bounds import ValueRangeAnalysis
     from torch._inductor.codegen import cpp
     from torch._inductor.codegen.cpp import CppKernel, CppKernelProxy, CppOverrides, CppVecKernel, CppVecOverrides
     from torch._inductor.index_propagation import SymPyOps, TypedExpr
@@ -74,6 +75,10 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield lowering, "_full", _filled_in_its_dtype(lowering._full)
     for name in ("minimum", "maximum"):
         yield SymPyOps, name, staticmethod(_of_whole_numbers(getattr(SymPyOps, name)))
+    for name in ("isinf", "isnan", "signbit"):
+        yield ValueRangeAnalysis, name, staticmethod(_either)
+    for name in ("abs", "minimum", "maximum"):
+        yield ValueRangeAnalysis, name, staticmethod(_either_of_truths(getattr(ValueRangeAnalysis, name)))
     yield lowering, "_max_pool_with_offsets", _with_last_none(lowering._max_pool_with_offsets)
     yield lowering, "_max_pool_with_indices", _pooled_by_torch
     yield lowering, "_adaptive_pooling_fn_with_idx", _last_none_of_uneven
@@ -217,12 +222,34 @@ def _rounded(number: float, dtype: torch.dtype) -> float:
 
 
 def _of_whole_numbers(choose: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return a ``minimum`` or ``maximum`` of constants that leaves floats to C++: of NaN and -0 Python's differ."""
+    """Return a ``minimum`` or ``maximum`` of constants that leaves floats to C++: of NaN and -0 Python's differ.
+
+    Sympy has none of truths (pytorch issue 188230).
+    """
 
     def chosen(x: Any, y: Any) -> Any:
-        return NotImplemented if x.dtype.is_floating_point or y.dtype.is_floating_point else choose(x, y)
+        is_whole = all(not each.dtype.is_floating_point and each.dtype != torch.bool for each in (x, y))
+        return choose(x, y) if is_whole else NotImplemented
 
     return chosen
+
+
+def _either(*_: Any) -> Any:
+    """Return the range of a truth. Inductor takes that of ``isinf`` of positions for all numbers; ``isinf(i) & ...`` is
+    a number to it then, and it stops at a ``where``.
+    """
+    from torch.utils._sympy.value_ranges import ValueRanges
+
+    return ValueRanges.unknown_bool()  # type: ignore[no-untyped-call]
+
+
+def _either_of_truths(analyse: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a range's function that also takes truths."""
+
+    def analysed(*values: Any) -> Any:
+        return _either() if any(getattr(value, "is_bool", False) for value in values) else analyse(*values)
+
+    return analysed
 
 
 #: Function of vectors of floats → the C++ that is written for it.

@@ -15,8 +15,8 @@ from rdukit.files.atomic import sha256_of
 from rdukit.settings import SANITIZE, resolve
 
 #: Version of the way in which native kernels are built: libraries of other versions, in PEFs and in the cache, are not
-#: used. 11: places of maxima without branches, ReLU of convolutions in lanes.
-NATIVE_BUILD: Final = 11
+#: used. 12: float quotients of positions have a native form.
+NATIVE_BUILD: Final = 12
 
 
 @cache
