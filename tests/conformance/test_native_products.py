@@ -262,6 +262,13 @@ def test_attention_of_what_is_no_number_is_none(kernels: dict[str, NativeKernel]
     assert made[0, 1].isnan().all() and not made[0, [0, 2]].isnan().any() and not made[1].isnan().any()
 
 
+def test_attention_of_large_scores_sees_the_highest(kernels: dict[str, NativeKernel]) -> None:
+    q, k, v = (numbers(*shape).bfloat16() for shape in _PRODUCTS["attention of many rows"][1])
+    q, k = q * 1e6, k * 1e6  # scores are 1e12: their last bit is 1e5
+    (made,) = kernels["attention of many rows, bf16 with our attention"]([q, k, v], {})
+    assert _error([made], [_attention(q.double(), k.double(), v.double())]) <= _TOLERANCE[torch.bfloat16]
+
+
 @pytest.mark.parametrize(("rows", "width", "dtype", "way"), others_long(_INT8_CASES, _SHORT_INT8))
 def test_int8_weights_give_what_generated_code_gives(
     kernels: dict[str, NativeKernel], rows: int, width: int, dtype: torch.dtype, way: str

@@ -240,7 +240,7 @@ def _either(*_: Any) -> Any:
     """
     from torch.utils._sympy.value_ranges import ValueRanges
 
-    return ValueRanges.unknown_bool()  # type: ignore[no-untyped-call]
+    return ValueRanges.unknown_bool()
 
 
 def _either_of_truths(analyse: Callable[..., Any]) -> Callable[..., Any]:

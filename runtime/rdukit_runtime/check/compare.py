@@ -55,9 +55,20 @@ def find_fault(native: Results, portable: Portable, is_exact: bool, signs: bool 
 
 def finite_in_both(ours: Results, theirs: Results) -> tuple[Results, Results]:
     """Return results with zeros where either overflows: which sums do depends on the order of additions."""
+    return _kept(ours, theirs, lambda a, b: a.isfinite() & b.isfinite())
+
+
+def finite_in_portable(ours: Results, theirs: Results) -> tuple[Results, Results]:
+    """Return results with zeros where ``theirs`` overflows."""
+    return _kept(ours, theirs, lambda _, b: b.isfinite())
+
+
+def _kept(
+    ours: Results, theirs: Results, keep: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+) -> tuple[Results, Results]:
     pairs = [
         (a, b) if a.shape != b.shape or not a.is_floating_point()
-        else tuple(torch.where(a.isfinite() & b.isfinite(), t, torch.zeros_like(t)) for t in (a, b))
+        else tuple(torch.where(keep(a, b), t, torch.zeros_like(t)) for t in (a, b))
         for a, b in zip(ours, theirs, strict=False)
     ]  # fmt: skip
     return [a for a, _ in pairs], [b for _, b in pairs]

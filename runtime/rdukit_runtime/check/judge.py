@@ -18,6 +18,7 @@ from rdukit_runtime.check.compare import (
     Results,
     find_fault,
     finite_in_both,
+    finite_in_portable,
     settle_overflows,
     settle_places,
 )
@@ -34,8 +35,9 @@ ONE_S: Final = 10.0
 #: Number of perturbed runs of the portable form, and their number for units longer than ``FEW_S``.
 _MOVED_RUNS: Final = 6
 _FEW_MOVED_RUNS: Final = 2
-#: Sets of numbers whose sums or products may overflow.
-_LARGE: Final = frozenset({"extreme", "uneven", "wide"})
+#: Sets of numbers whose sums or products may overflow, and the places of their results that are compared. Uneven
+#: numbers are those of weights: a result that is finite portably has to be finite.
+_LARGE: Final = {"extreme": finite_in_both, "wide": finite_in_both, "uneven": finite_in_portable}
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +161,12 @@ class _Judge:
             return f"output {min(more)}: it shares memory with an input"
         is_exact = chosen.kind == "whole" and self._whole
         moved = cache(lambda: self._moved(drawn, chosen, runs))
-        may_overflow = chosen.kind in _LARGE and not self._adds_nothing
+        kept = None if self._adds_nothing else _LARGE.get(chosen.kind)
 
         def compare(found: Results) -> str | None:
             expected = portable.results
-            if may_overflow:
-                found, expected = finite_in_both(found, expected)
+            if kept is not None:
+                found, expected = kept(found, expected)
             return find_fault(found, Portable(expected, moved), is_exact, signs=is_exact and self._signs)
 
         fault = compare(native.results)
@@ -173,7 +175,7 @@ class _Judge:
         elsewhere = self._run(self._portable, drawn, chosen, Elsewhere())
         settled = settle_places(native.results, portable.results, elsewhere.results)
         fault = compare(settled)
-        if fault is None or not may_overflow:
+        if fault is None or kept is None:
             return fault
         in_double = self._run(self._portable, drawn, chosen, InDouble())
         return compare(settle_overflows(settled, portable.results, in_double.results))

@@ -321,6 +321,21 @@ def test_squares_that_overflow_in_single_precision_only_may_be_right() -> None:
     assert judge(unit, Side(halved, None)).outcome is Outcome.REFUSED
 
 
+def test_weights_whose_highest_score_is_rounded_apart_are_refused() -> None:
+    scores = [("aten.mm.default", Ref("x"), Ref("w")), ("aten.mul.Tensor", Ref("v0"), 0.3)]
+    nodes = [*scores, ("aten._softmax.default", Ref("v1"), -1, False)]
+    unit = Unit(kernel(nodes, ["v2"], x=("float32", (32, 32)), w=("float32", (32, 32))))
+
+    def weights(inputs: Sequence[torch.Tensor], scalars: Any) -> list[torch.Tensor]:
+        made = inputs[0] @ inputs[1]
+        highest = (made.amax(-1, keepdim=True) * 0.3).double()
+        powers = (made.double() * 0.3 - highest).float().exp()
+        return [powers / powers.sum(-1, keepdim=True)]
+
+    verdict = judge(unit, Side(weights, None))
+    assert verdict.outcome is Outcome.REFUSED and "uneven" in verdict.reason
+
+
 @pytest.mark.parametrize(
     ("op", "middle"), [("aten.elu_backward.default", (1.0, 1.0, 1.0, False)), ("aten.hardswish_backward.default", ())]
 )

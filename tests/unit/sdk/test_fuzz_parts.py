@@ -117,3 +117,13 @@ def test_of_a_gradient_at_nan_either_answer_of_torch_is_right() -> None:
 
     assert fault_with(float("nan")) is None
     assert "gradient p1" in str(fault_with(float("inf")))
+
+
+def test_of_special_numbers_in_bf16_torchs_answer_in_bf16_is_right_too() -> None:
+    step = Step(("v1",), 'x1 * (float("inf") if x1.dtype == torch.bfloat16 else 1.0)')
+    made = Program(3, (Declared("x1", "torch.rand(3)"),), (), (step,), ("v1",), "nan")
+    expected = expected_results(made)
+    found = {name: value * float("inf") for name, value in expected.items() if value is not None}
+    assert find_special_fault(made, expected, found, "bf16") is None
+    assert find_special_fault(made, expected, found, "f32") is not None
+    assert find_special_fault(made, expected, {name: -value for name, value in found.items()}, "bf16") is not None

@@ -21,7 +21,7 @@ static inline float largest(Lanes v) {
   return v[0];
 }
 
-// Scores [count] become weights e^(factor * score - the highest of these), unrounded; gives their sum. If there is none
+// Scores [count] become weights e^(factor * (score - the highest)), unrounded; gives their sum. If there is none
 // above minus infinity they become zeros, and the sum is one, as torch has it. The factor is above zero.
 static inline float weigh(float* scores, int64_t count, float factor) {
   constexpr float NOTHING = -std::numeric_limits<float>::infinity();
@@ -37,15 +37,15 @@ static inline float weigh(float* scores, int64_t count, float factor) {
     for (int64_t s = 0; s < count; s++) scores[s] = 0;
     return 1;
   }
-  highest *= factor;
+  if (std::isinf(highest * factor)) factor = std::numeric_limits<float>::quiet_NaN();  // as torch, which scales first
   int64_t s = 0;
   for (; s + LANES <= count; s += LANES) {
-    Lanes weights = exp_of(load(scores + s) * factor - highest);
+    Lanes weights = exp_of((load(scores + s) - highest) * factor);
     std::memcpy(scores + s, &weights, sizeof weights);
     sums += weights;
   }
   if (s < count) {
-    Lanes weights = exp_of(load_some(scores + s, count - s) * factor - highest);
+    Lanes weights = exp_of((load_some(scores + s, count - s) - highest) * factor);
     for (int64_t i = count - s; i < LANES; i++) weights[i] = 0;
     store_some(scores + s, weights, count - s);
     sums += weights;
