@@ -52,6 +52,8 @@ ELEMENTWISE: dict[str, Call] = {
     "zeros + x": (lambda x: torch.zeros_like(x) + x, [SPECIAL]),
     "0 - x": (lambda x: 0 - x, [SPECIAL]),
     "x ** -0.5": (lambda x: x**-0.5, [SPECIAL]),
+    "x + 0.001 * y * y": (lambda x, y: torch.addcmul(x, y, y, value=0.001), [OTHERS, SPECIAL]),
+    "x + 0.001 * y / x": (lambda x, y: torch.addcdiv(x, y, x, value=0.001), [OTHERS, SPECIAL]),
     "clamp_min": (lambda x: x.clamp_min(0), [SPECIAL]),
     "clamp upside down": (lambda x: x.clamp(2, -2), [SPECIAL]),
     "constants, rounded": (lambda x: (torch.full_like(x, 0.3) * 1.5 - 0.45) * 1e8, [SPECIAL]),

@@ -324,6 +324,16 @@ def _with_mean(spread: Callable[..., Any]) -> Callable[..., Any]:
     return form
 
 
+def _with_product(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, value: Number = 1) -> torch.Tensor:
+    """Add value * a * b from the left; inductor multiplies a by b first, which may overflow."""
+    return x + (a if value == 1 else a * value) * b
+
+
+def _with_quotient(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, value: Number = 1) -> torch.Tensor:
+    """Add value * a / b from the left."""
+    return x + (a if value == 1 else a * value) / b
+
+
 def _joined(tensors: Sequence[torch.Tensor], axis: int = 0) -> Any:
     """Return the only tensor with elements in the layout of a joined one; inductor keeps its strides."""
     filled = [each for each in tensors if each.numel()]
@@ -353,7 +363,8 @@ def _weight_norm_gradient(
     others = [each for each in range(v.dim()) if each != axis % v.dim()]
     along = (gradient * v).sum(others, keepdim=True)
     norms = norms.reshape(along.shape)
-    return g.reshape(along.shape) / norms * (gradient - v * (along / (norms * norms))), (along / norms).reshape(g.shape)
+    scale, of_length = g.reshape(along.shape) / norms, along / norms
+    return scale * gradient - scale * of_length / norms * v, of_length.reshape(g.shape)
 
 
 #: Operators that write into their first argument, or into a copy of it.
@@ -383,6 +394,8 @@ FORMS: Final[Mapping[Any, Callable[..., Any]]] = {
     aten.fmax.default: _fmax,
     aten.fmin.default: _fmin,
     aten.pow.Tensor_Scalar: _power,
+    aten.addcmul.default: _with_product,
+    aten.addcdiv.default: _with_quotient,
     aten.nextafter.default: _next_after,
     aten.var_mean.correction: _with_mean(torch.var),
     aten.std_mean.correction: _with_mean(torch.std),

@@ -15,7 +15,7 @@ from rdukit.files.atomic import sha256_of
 from rdukit.settings import SANITIZE, resolve
 
 #: Version of the way in which native kernels are built: libraries of other versions, in PEFs and in the cache, are not
-#: used. 12: float quotients of positions have a native form; attention of large scores is no NaN.
+#: used. 12: quotients of positions have a native form, attention of large scores and ``addcmul`` do not overflow.
 NATIVE_BUILD: Final = 12
 
 
