@@ -183,8 +183,8 @@ class _Judge:
             fault = compare(settled)
         if fault is None or is_exact or runs < _MOVED_RUNS:
             return fault
-        more = cache(lambda: [*moved(), *self._moved(drawn, chosen, _MORE_RUNS, runs)])
-        return compare(settled, more)
+        further = cache(lambda: [*moved(), *self._moved(drawn, chosen, _MORE_RUNS, runs)])
+        return compare(settled, further)
 
     def _moved(self, drawn: Drawn, chosen: InputSet, count: int, first: int = 0) -> list[Results]:
         narrow = any(spec.dtype == "bfloat16" for kernel in self._unit.kernels for spec in kernel.inputs)
