@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rdukit_platform.jobs.states import WaitCode
+from rdukit_platform.nodes.topology import NodeLayout, place_members
 from rdukit_platform.nodes.view import NodeCapacity
 from rdukit_platform.scheduler.decide import decide
 from rdukit_platform.scheduler.model import (
@@ -107,6 +108,7 @@ def test_others_make_room_for_a_whole_gang_or_are_left_alone_and_a_gang_makes_ro
 RDUS = st.lists(st.text("-xy", min_size=RDU, max_size=RDU), min_size=1, max_size=3)
 
 
+@example(nodes=[["x---", "x-x-"]], asked=[(2, 1), (1, 2)])  # both members in the fuller RDU, which leaves the row
 @given(nodes=st.lists(RDUS, min_size=1, max_size=3), asked=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 9))))
 def test_all_members_of_an_admitted_job_have_tiles_and_none_of_one_that_waits_for_room_could(
     nodes: list[list[str]], asked: list[tuple[int, int]]
@@ -115,11 +117,14 @@ def test_all_members_of_an_admitted_job_have_tiles_and_none_of_one_that_waits_fo
     queued = tuple(gang(f"g{i:02}", members, tiles, 1.0 + i) for i, (members, tiles) in enumerate(asked))
     decision = decide(QueueSnapshot(100.0, queued, (), states, starve_s=0.0))
     jobs = {job.job_id: job for job in queued}
-    left = {f"n{i}": list(rdus) for i, rdus in enumerate(nodes)}
+    free = {state.name: state.capacity.free_mask for state in states if state.capacity is not None}
     for job_id in decision.admissions:
-        job = jobs[job_id]
-        for _ in range(job.members):
-            assert give(left[decision.placements[job_id]], job.tiles // job.members), "a member has no tiles"
+        job, on = jobs[job_id], decision.placements[job_id]
+        place = place_members(job.tiles // job.members, job.members, free[on], NodeLayout(RDU))  # as the worker does
+        assert place is not None, "a member has no tiles"
+        for mask in place.masks:
+            assert free[on] & mask == mask and mask.bit_count() >= job.tiles // job.members
+            free[on] &= ~mask
     if queued and not decision.admissions:
         first = queued[0]
         for state in states:
@@ -128,7 +133,7 @@ def test_all_members_of_an_admitted_job_have_tiles_and_none_of_one_that_waits_fo
 
 
 def give(rdus: list[str], tiles: int) -> bool:
-    """Take tiles as the daemon does: the first row that suffices, or whole RDUs."""
+    """Take tiles for a member: the first row that suffices, or whole RDUs."""
     if tiles > RDU:
         whole = [i for i, rdu in enumerate(rdus) if rdu == "-" * RDU][: -(-tiles // RDU)]
         for i in whole:
