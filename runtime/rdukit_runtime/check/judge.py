@@ -25,7 +25,7 @@ from rdukit_runtime.check.compare import (
 from rdukit_runtime.check.draws import ALL_SETS, FEW_SETS, GuardedTensor, InputSet, draw, draw_gradient, guard
 from rdukit_runtime.check.exactness import adds_nothing, is_exact_on_whole_numbers, keeps_signs
 from rdukit_runtime.check.roles import InputRole, find_roles
-from rdukit_runtime.check.rounding import MOVES, Elsewhere, InDouble, Rounding
+from rdukit_runtime.check.rounding import MOVES, Elsewhere, InDouble, Inside, Rounding
 from rdukit_runtime.engine.portable import Kernel, build_portable
 
 #: Seconds of the portable form up to which all sets, two sets, or one set are tried.
@@ -174,8 +174,9 @@ class _Judge:
         fault = compare(native.results)
         if fault is None or len(native.results) != len(portable.results):
             return fault
-        elsewhere = self._run(self._portable, drawn, chosen, Elsewhere())
-        settled = settle_places(native.results, portable.results, elsewhere.results)
+        settled = native.results
+        for other in (Elsewhere(), Inside()):
+            settled = settle_places(settled, portable.results, self._run(self._portable, drawn, chosen, other).results)
         fault = compare(settled)
         if fault is not None and kept is not None:
             in_double = self._run(self._portable, drawn, chosen, InDouble())

@@ -3,6 +3,8 @@
 Tests also compare torch's own results with it (``tests/fuzzing/judge.py``).
 """
 
+from collections.abc import Sequence
+from itertools import product
 from typing import Any, Final
 
 import torch
@@ -152,6 +154,25 @@ class Elsewhere(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
 
+class Inside(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Convolves what lies inside of a picture, one weight after the other, in f32.
+
+    Some of torch's kernels multiply padding by weights; those of bf16 spread NaN and infinity to neighbouring results.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func is not _CONVOLUTION:
+            return made
+        x, w, bias, stride, padding, dilation, is_transposed, _, groups = args
+        if is_transposed or (x.isfinite().all() and w.isfinite().all()):
+            return made
+        return _convolve_inside(made, x, w, bias, stride, padding, dilation, groups)
+
+
 class InDouble(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Computes sums, products of matrices, norms and attention in double precision; results keep their dtypes.
 
@@ -186,3 +207,29 @@ def _convolve_padded(
         padding = [0] * len(sizes)
     made: torch.Tensor = _CONVOLUTION(x, w, bias, stride, padding, dilation, is_transposed, *rest)
     return made
+
+
+def _convolve_inside(
+    made: torch.Tensor, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None,
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int,
+) -> torch.Tensor:  # fmt: skip
+    """Convolve as torch did to make ``made``, without padding."""
+    axes = x.dim() - 2
+    how = [list(each) * (axes // len(each)) for each in (stride, padding, dilation)]
+    result = torch.zeros(made.shape)
+    result += 0 if bias is None else bias.float().reshape(-1, *[1] * axes)
+    whole = (slice(None), slice(None))
+    of_groups = w.float().reshape(groups, len(w) // groups, w.shape[1], -1)
+    for number, tap in enumerate(product(*(range(size) for size in w.shape[2:]))):
+        read, written = [], []
+        for size, results, at, step, pad, gap in zip(x.shape[2:], made.shape[2:], tap, *how, strict=True):
+            start = at * gap - pad  # the first result reads there
+            first = max(0, -(start // step))
+            end = max(first, min(results, (size - 1 - start) // step + 1))
+            written.append(slice(first, end))
+            read.append(slice(start + first * step, max(0, start + (end - 1) * step + 1), step))
+        part = x[(*whole, *read)].float()
+        part = part.reshape(len(part), groups, w.shape[1], *part.shape[2:])
+        added = torch.einsum("ngc...,goc->ngo...", part, of_groups[..., number])
+        result[(*whole, *written)] += added.flatten(1, 2)
+    return result.to(made.dtype)

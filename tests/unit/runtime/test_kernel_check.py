@@ -336,6 +336,37 @@ def test_weights_whose_highest_score_is_rounded_apart_are_refused() -> None:
     assert verdict.outcome is Outcome.REFUSED and "uneven" in verdict.reason
 
 
+@pytest.mark.parametrize(("groups", "stride", "dilation"), [(1, 1, 1), (2, 2, 1), (1, 1, 2)])
+def test_a_convolution_may_or_may_not_multiply_padding(groups: int, stride: int, dilation: int) -> None:
+    how = ([stride, stride], [2, 2], [dilation, dilation], False, [0, 0], groups)
+    convolved = [("aten.convolution.default", Ref("x"), Ref("w"), Ref("b"), *how)]
+    shapes = {"x": ("float32", (2, 4, 6, 5)), "w": ("float32", (4, 4 // groups, 3, 2)), "b": ("float32", (4,))}
+    unit = Unit(kernel(convolved, ["v0"], **shapes))
+
+    def padded(inputs: Sequence[torch.Tensor], scalars: Any) -> list[torch.Tensor]:
+        x, w, bias = inputs
+        wide = torch.nn.functional.pad(x, (2, 2, 2, 2))
+        return [torch.nn.functional.conv2d(wide, w, bias, stride, 0, dilation, groups)]
+
+    def inside(inputs: Sequence[torch.Tensor], scalars: Any) -> list[torch.Tensor]:
+        (made,), (x, w, bias) = padded(inputs, scalars), inputs
+        is_read = torch.nn.functional.pad(torch.ones_like(x), (2, 2, 2, 2))
+        wrong = (~w.isfinite()).float()
+        touched = torch.nn.functional.conv2d(is_read, wrong, None, stride, 0, dilation, groups) > 0.5
+        without = torch.where(w.isfinite(), w, 0.0)
+        return [torch.where(touched, made, padded([x, without, bias], scalars)[0])]
+
+    def lost(inputs: Sequence[torch.Tensor], scalars: Any) -> list[torch.Tensor]:
+        return [inside(inputs, scalars)[0].nan_to_num(0.5)]
+
+    unequal = torch.randn(2, 4, 6, 5), torch.randn(4, 4 // groups, 3, 2), torch.zeros(4)
+    unequal[1][0, 0, 0, 0] = float("nan")
+    assert not torch.equal(padded(unequal, {})[0].isnan(), inside(unequal, {})[0].isnan())
+    for form in (padded, inside):
+        assert judge(unit, Side(form, None)).outcome is Outcome.RIGHT
+    assert judge(unit, Side(lost, None)).outcome is Outcome.REFUSED
+
+
 @pytest.mark.parametrize(
     ("op", "middle"), [("aten.elu_backward.default", (1.0, 1.0, 1.0, False)), ("aten.hardswish_backward.default", ())]
 )
