@@ -12,12 +12,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from rdukit.pef.units import Outcome, Unit
 from rdukit_compiler.backend.choose_convolutions import choose_convolutions, may_fuse
 from rdukit_compiler.backend.choose_products import choose_products
 from rdukit_compiler.backend.routes import Routes
 from rdukit_compiler.torch_private import trace_aten, without_onednn
+from rdukit_runtime.check.judge import Side, judge
 from rdukit_runtime.engine.native import NativeKernel
 from support import shows
+from support.built_kernels import kernel_of
 from support.native_libraries import chosen_values
 from support.native_sections import TracedSection, build_traced
 from support.tiers import others_long
@@ -161,6 +164,14 @@ def test_fused_convolutions_agree_with_double_precision(
     assert [(m.dtype, m.shape) for m in made] == [(dtype, e.shape) for e in exact]
     error = max(((m.double() - e).abs().max() / e.abs().max()).item() for m, e in zip(made, exact, strict=True))
     assert error <= _TOLERANCE[dtype]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "way"), _ALL)
+def test_the_kernel_check_refuses_none_of_them(kernels: dict[str, NativeKernel], name: str, way: str) -> None:
+    graph = kernel_of(_CASES[name][0], _inputs(name, way))
+    verdict = judge(Unit(graph), Side(kernels[f"{name}, {way}"], None), is_full=True)
+    assert verdict.outcome is Outcome.RIGHT, verdict.reason
 
 
 @pytest.mark.parametrize(("name", "way"), others_long(_ALL, _SHORT))

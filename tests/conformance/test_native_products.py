@@ -11,12 +11,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from rdukit.pef.units import Outcome, Unit
 from rdukit.system.cpu import has_avx512_bf16
 from rdukit_compiler.backend.choose_products import choose_products
 from rdukit_compiler.backend.routes import Routes
 from rdukit_compiler.operators.own_operators import int4_linear as traced_int4_linear
 from rdukit_compiler.operators.own_operators import int8_linear as traced_int8_linear
 from rdukit_compiler.torch_private import trace_aten, without_onednn
+from rdukit_runtime.check.judge import Side, judge
 from rdukit_runtime.engine.native import NativeKernel
 from rdukit_runtime.engine.quantized_weights import (
     dequantize_groups,
@@ -26,6 +28,7 @@ from rdukit_runtime.engine.quantized_weights import (
     quantize_rows,
 )  # fmt: skip
 from support import shows
+from support.built_kernels import kernel_of
 from support.native_libraries import chosen_values
 from support.native_sections import SectionCase, Tensors, build_sections, numbers
 from support.tiers import others_long
@@ -205,6 +208,14 @@ def test_products_agree_with_double_precision(
     exact = function(*[tensor.double() for tensor in inputs])
     assert [(m.dtype, m.shape) for m in made] == [(dtype, e.shape) for e in exact]
     assert _error(made, exact) <= _TOLERANCE[dtype]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "way"), _CASES)
+def test_the_kernel_check_refuses_none_of_them(kernels: dict[str, NativeKernel], name: str, way: str) -> None:
+    graph = kernel_of(_PRODUCTS[name][0], [numbers(*shape).to(_WAYS[way][0]) for shape in _PRODUCTS[name][1]])
+    verdict = judge(Unit(graph), Side(kernels[f"{name}, {way}"], None), is_full=True)
+    assert verdict.outcome is Outcome.RIGHT, verdict.reason
 
 
 @pytest.mark.parametrize(

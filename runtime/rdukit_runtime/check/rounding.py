@@ -129,6 +129,7 @@ _INFINITE_BY_PLACE: Final = frozenset(
 _GELU: Final = torch.ops.aten.gelu.default
 #: Operator that treats padding in two ways: see ``_convolve_padded``.
 _CONVOLUTION: Final = torch.ops.aten.convolution.default
+_ATTENTION: Final = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
 class Elsewhere(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -155,9 +156,10 @@ class Elsewhere(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Inside(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Convolves what lies inside of a picture, one weight after the other, in f32.
+    """Convolves what lies inside of a picture, one weight after the other, and attends to what has weight, in f32.
 
-    Some of torch's kernels multiply padding by weights; those of bf16 spread NaN and infinity to neighbouring results.
+    Some of torch's kernels multiply padding by weights, and infinite values by zero. Its convolutions of bf16 spread
+    NaN and infinity to neighbouring results, and its attention returns zeros for some rows whose scores are NaN.
     """
 
     def __init__(self) -> None:
@@ -165,6 +167,8 @@ class Inside(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
+        if func is _ATTENTION:
+            return _attend(made, *args, **(kwargs or {}))
         if func is not _CONVOLUTION:
             return made
         x, w, bias, stride, padding, dilation, is_transposed, _, groups = args
@@ -233,3 +237,25 @@ def _convolve_inside(
         added = torch.einsum("ngc...,goc->ngo...", part, of_groups[..., number])
         result[(*whole, *written)] += added.flatten(1, 2)
     return result.to(made.dtype)
+
+
+def _attend(
+    made: Any, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, dropout: float = 0.0,
+    is_causal: bool = False, *, attn_mask: torch.Tensor | None = None, scale: float | None = None,
+) -> Any:  # fmt: skip
+    """Attend as torch did to make ``made``, without values whose weights are zero."""
+    if dropout or all(each.isfinite().all() for each in (queries, keys, values)):
+        return made
+    scores = queries.float() @ keys.float().mT * (queries.shape[-1] ** -0.5 if scale is None else scale)
+    seen = torch.ones(scores.shape, dtype=torch.bool)
+    if is_causal:
+        seen = seen.tril()
+    if attn_mask is not None:
+        scores, seen = scores + attn_mask, seen & (attn_mask != float("-inf"))
+    scores = scores.masked_fill(~seen, float("-inf"))
+    weights = scores.softmax(-1).masked_fill((scores == float("-inf")).all(-1, keepdim=True), 0.0)
+    result = torch.empty(made[0].shape)
+    for row in range(scores.shape[-2]):
+        of_row = weights[..., row, :, None]
+        result[..., row, :] = (of_row * values.float()).masked_fill(of_row == 0, 0.0).sum(-2)
+    return result.to(made[0].dtype), made[1]

@@ -367,6 +367,25 @@ def test_a_convolution_may_or_may_not_multiply_padding(groups: int, stride: int,
     assert judge(unit, Side(lost, None)).outcome is Outcome.REFUSED
 
 
+def test_attention_may_leave_out_values_without_weight_and_keep_nan() -> None:
+    attended = [("aten._scaled_dot_product_flash_attention_for_cpu.default", Ref("q"), Ref("k"), Ref("v"), 0.0, True)]
+    shapes = dict.fromkeys("qkv", ("float32", (1, 2, 6, 5)))
+    unit = Unit(kernel([*attended, (GETITEM, Ref("v0"), 0)], ["v1"], **shapes))
+
+    def plain(inputs: Sequence[torch.Tensor], scalars: Any) -> list[torch.Tensor]:
+        q, k, v = inputs
+        hidden = torch.ones(6, 6, dtype=torch.bool).triu(1)
+        scores = (q @ k.mT / 5**0.5).masked_fill(hidden, float("-inf"))
+        weights = scores.softmax(-1).masked_fill((scores == float("-inf")).all(-1, keepdim=True), 0.0)[..., None]
+        return [(weights * v[..., None, :, :]).masked_fill(weights == 0, 0.0).sum(-2)]
+
+    def lost(inputs: Sequence[torch.Tensor], scalars: Any) -> list[torch.Tensor]:
+        return [plain(inputs, scalars)[0].nan_to_num(0.5)]
+
+    assert judge(unit, Side(plain, None)).outcome is Outcome.RIGHT
+    assert judge(unit, Side(lost, None)).outcome is Outcome.REFUSED
+
+
 @pytest.mark.parametrize(
     ("op", "middle"), [("aten.elu_backward.default", (1.0, 1.0, 1.0, False)), ("aten.hardswish_backward.default", ())]
 )
