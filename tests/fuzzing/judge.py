@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from fuzzing.programs import REFUSALS, Program, build_module, draw_inputs, draw_seeds
 from rdukit_runtime.check.compare import FACTOR, Portable, find_fault, finite_in_both, settle_places
-from rdukit_runtime.check.rounding import AGREES, MOVES, Elsewhere, Rounding
+from rdukit_runtime.check.rounding import AGREES, MOVES, Elsewhere, Inside, Rounding
 
 #: Learning rate of the steps that are compared, and how many there are.
 LEARNING_RATE: Final = 0.05
@@ -150,8 +150,8 @@ def find_special_fault(program: Program, expected: Results, found: Results, prec
     portable = Portable(theirs, lambda: [listed(run) for run in _moved_runs(program, precision)])
     fault = find_fault(ours, portable, is_exact=False)
     if fault is not None:
-        elsewhere = listed(_run_torch(program, Elsewhere()))
-        ours = settle_places(ours, theirs, elsewhere)
+        for other in (Elsewhere(), Inside()):
+            ours = settle_places(ours, theirs, listed(_run_torch(program, other)))
         fault = find_fault(ours, portable, is_exact=False)
     if fault is not None and precision == "bf16":
         with suppress(IllegalProgram):  # torch may refuse bf16
