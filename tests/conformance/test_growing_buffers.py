@@ -65,6 +65,38 @@ def test_a_table_grows_before_the_trace_as_in_a_first_call(is_persistent: bool, 
     assert model.state_dict().keys() == plain.state_dict().keys()
 
 
+class Places(nn.Module):
+    """Distances of places, written part by part into a new table, and once more after it is assigned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(2, 3)
+        self.register_buffer("step", torch.full((1,), 0.5))
+        self.register_buffer("distances", torch.zeros(1, 1, 2), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        length = x.shape[1]
+        if self.distances.shape[0] != length:
+            table = torch.zeros(length, length, 2)
+            far = torch.arange(float(length)).view(1, -1) - torch.arange(float(length)).view(-1, 1)
+            table[:, :, 0] = far * self.step
+            table.select(2, 1).copy_(far**2)
+            self.distances = table.to(x.dtype)
+            self.distances[0].mul_(2)
+        weights: torch.Tensor = self.lin(self.distances).softmax(1)
+        return torch.einsum("abc,nbc->nac", weights, x)
+
+
+def test_a_grown_table_has_what_was_written_into_it_in_place(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = Places(), torch.randn(2, 7, 3)
+    plain = Places()
+    plain.load_state_dict(model.state_dict())
+    expected = plain(x)
+    assert torch.allclose(run(model, x, tmp_path), expected, atol=1e-5)
+    assert torch.equal(model.distances, plain.distances) and torch.equal(model.step, plain.step)
+
+
 def test_a_new_process_grows_the_table_again_and_takes_the_pef(tmp_path: Path) -> None:
     x = torch.randn(2, 9, 6)
     inputs, model = samba.from_torch_tensor(x, name="x"), Rotary()

@@ -18,6 +18,7 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from operator import getitem
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
@@ -31,7 +32,7 @@ from rdukit_compiler import READ_META, ModelGraph, ValueKind
 from sambaflow.samba.sambatensor import SambaTensor
 from sambaflow.tracing.earlier_traces import Source
 from sambaflow.tracing.program_state import Cell, Names, is_library, reachable_places
-from sambaflow.tracing.torch_private import FakeTensor
+from sambaflow.tracing.torch_private import FakeTensor, OpOverload
 
 #: Attributes of a module that torch uses internally, and that change during a trace.
 _TORCHS: Final = ("_forward_", "_backward_", "_state_dict_", "_load_state_dict_", "_is_full_backward_hook")
@@ -135,22 +136,29 @@ class _UnknownValue(Exception):
 
 
 def _computed(node: fx.Node, known: Mapping[fx.Node, torch.Tensor]) -> torch.Tensor:
-    """Compute a node of a recorded graph, and its ancestors, on the host."""
-    needed: dict[fx.Node, None] = {}
+    """Compute a node of a recorded graph, and what it is computed from, on the host; ``known`` stays as it is."""
+    writes: dict[fx.Node, list[fx.Node]] = {}
+    for each in node.graph.nodes:
+        for shared, is_written in _shared_by(each):
+            if is_written:
+                writes.setdefault(_owner_of(shared), []).append(each)
+    needed: set[fx.Node] = set()
     todo = [node]
     while todo:
         each = todo.pop()
-        if each not in needed and each not in known:
-            needed[each] = None
-            todo.extend(each.all_input_nodes)
-    made: dict[fx.Node, Any] = dict(known)
+        if each not in needed:
+            needed.add(each)
+            todo.extend(() if each in known else each.all_input_nodes)
+            todo.extend(writes.get(_owner_of(each), ()))
+    made: dict[fx.Node, Any] = {each: value.clone() if each in writes else value for each, value in known.items()}
     with torch.no_grad():
         for each in node.graph.nodes:
-            if each not in needed:
+            if each not in needed or each in known:
                 continue
             if each.op == "get_attr":
                 assert node.graph.owning_module is not None
-                made[each] = getattr(node.graph.owning_module, str(each.target))
+                value = getattr(node.graph.owning_module, str(each.target))
+                made[each] = value.clone() if each in writes else value
             elif each.op == "call_function" and callable(each.target):
                 args, kwargs = (fx.map_arg(part, made.__getitem__) for part in (each.args, each.kwargs))
                 made[each] = each.target(*args, **kwargs)
@@ -160,6 +168,24 @@ def _computed(node: fx.Node, known: Mapping[fx.Node, torch.Tensor]) -> torch.Ten
     if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
         raise _UnknownValue(node.name)
     return value.detach().clone()
+
+
+def _owner_of(node: fx.Node) -> fx.Node:
+    """Return the node that created the memory of ``node``'s result: itself, unless the result may be a view."""
+    while sources := node.all_input_nodes if node.target is getitem else [at for at, _ in _shared_by(node)]:
+        node = sources[0]
+    return node
+
+
+def _shared_by(node: fx.Node) -> list[tuple[fx.Node, bool]]:
+    """Return the arguments that an operator may return views of, or writes into, each with whether it is written."""
+    shared = []
+    for place, item in enumerate(node.target._schema.arguments if isinstance(node.target, OpOverload) else ()):
+        value = node.args[place] if place < len(node.args) else node.kwargs.get(item.name)
+        if item.alias_info is not None:
+            values = value if isinstance(value, list | tuple) else [value]
+            shared += [(each, item.alias_info.is_write) for each in values if isinstance(each, fx.Node)]
+    return shared
 
 
 def _changed_form(place: Replaced, now: str) -> str:

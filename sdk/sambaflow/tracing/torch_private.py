@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 import torch.nn.utils.clip_grad
 import torch.optim.optimizer as _optimizers
+from torch._ops import OpOverload as OpOverload
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily as unset_fake_temporarily
 
