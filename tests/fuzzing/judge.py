@@ -15,8 +15,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from fuzzing.programs import REFUSALS, Program, build_module, draw_inputs, draw_seeds
+from rdukit_runtime.check.alternatives import Elsewhere, Inside
 from rdukit_runtime.check.compare import FACTOR, Portable, find_fault, finite_in_both, settle_places
-from rdukit_runtime.check.rounding import AGREES, MOVES, Elsewhere, Inside, Rounding
+from rdukit_runtime.check.rounding import AGREES, MOVES, Rounding
 
 #: Learning rate of the steps that are compared, and how many there are.
 LEARNING_RATE: Final = 0.05

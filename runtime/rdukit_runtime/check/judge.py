@@ -13,6 +13,7 @@ import torch
 
 from rdukit.pef.kernel import KernelGraph, TensorSpec
 from rdukit.pef.units import KernelVerdict, Outcome, Unit
+from rdukit_runtime.check.alternatives import Elsewhere, Inside
 from rdukit_runtime.check.compare import (
     Portable,
     Results,
@@ -25,7 +26,7 @@ from rdukit_runtime.check.compare import (
 from rdukit_runtime.check.draws import ALL_SETS, FEW_SETS, GuardedTensor, InputSet, draw, draw_gradient, guard
 from rdukit_runtime.check.exactness import adds_nothing, is_exact_on_whole_numbers, keeps_signs
 from rdukit_runtime.check.roles import InputRole, find_roles
-from rdukit_runtime.check.rounding import MOVES, Elsewhere, InDouble, Inside, Rounding
+from rdukit_runtime.check.rounding import MOVES, InDouble, Rounding
 from rdukit_runtime.engine.portable import Kernel, build_portable
 
 #: Seconds of the portable form up to which all sets, two sets, or one set are tried.
