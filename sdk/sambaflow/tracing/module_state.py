@@ -136,7 +136,10 @@ class _UnknownValue(Exception):
 
 
 def _computed(node: fx.Node, known: Mapping[fx.Node, torch.Tensor]) -> torch.Tensor:
-    """Compute a node of a recorded graph, and what it is computed from, on the host; ``known`` stays as it is."""
+    """Compute a node of a recorded graph on the host, with its ancestors and writes into their memory.
+
+    The tensors of ``known`` are not changed.
+    """
     writes: dict[fx.Node, list[fx.Node]] = {}
     for each in node.graph.nodes:
         for shared, is_written in _shared_by(each):
