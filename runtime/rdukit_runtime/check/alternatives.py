@@ -19,13 +19,12 @@ _NAN_IN_VECTORS: Final = frozenset({torch.ops.aten.elu_backward.default, torch.o
 _INFINITE_BY_PLACE: Final = frozenset(
     {torch.ops.aten.native_layer_norm.default, torch.ops.aten.native_group_norm.default}
 )
-
-
 #: Function of large numbers that torch's kernel makes infinite, and of infinity, NaN; beyond the last full vector it
 #: returns them.
 _GELU: Final = torch.ops.aten.gelu.default
-#: Operator that treats padding in two ways: see ``_convolve_padded``.
+#: Operator that skips padding, or multiplies it by weights: see ``_convolve_padded`` and ``_convolve_inside``.
 _CONVOLUTION: Final = torch.ops.aten.convolution.default
+#: Operator that leaves out values without weight, or multiplies them by zero: see ``_attend``.
 _ATTENTION: Final = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
