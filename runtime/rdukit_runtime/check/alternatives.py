@@ -19,6 +19,8 @@ _NAN_IN_VECTORS: Final = frozenset({torch.ops.aten.elu_backward.default, torch.o
 _INFINITE_BY_PLACE: Final = frozenset(
     {torch.ops.aten.native_layer_norm.default, torch.ops.aten.native_group_norm.default}
 )
+#: Norm that multiplies infinite weights by the mean alone, and by the rest of the number: see ``_norm_centered``.
+_BATCH_NORM: Final = torch.ops.aten.native_batch_norm.default
 #: Function of large numbers that torch's kernel makes infinite, and of infinity, NaN; beyond the last full vector it
 #: returns them.
 _GELU: Final = torch.ops.aten.gelu.default
@@ -40,6 +42,8 @@ class Elsewhere(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return torch.where(args[-1].isnan(), args[-1], made)
         if func is _CONVOLUTION and not args[1].isfinite().all():
             return _convolve_padded(*args)
+        if func is _BATCH_NORM and not all(each is None or each.isfinite().all() for each in args[1:3]):
+            return _norm_centered(made, *args)
         if func is _GELU and not kwargs:
             return torch.where(args[0] > torch.finfo(made.dtype).max / 2, args[0], made)
         if func is torch.ops.aten.hardtanh_backward.default:  # only whole vectors are 0
@@ -71,6 +75,21 @@ class Inside(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if is_transposed or (x.isfinite().all() and w.isfinite().all()):
             return made
         return _convolve_inside(made, x, w, bias, stride, padding, dilation, groups)
+
+
+def _norm_centered(
+    made: Any, x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None, running_variance: torch.Tensor | None, training: bool, _: float, eps: float,
+) -> Any:  # fmt: skip
+    """Norm as torch did to make ``made``; the mean is subtracted before the weight multiplies."""
+    mean, scale = made[1:]
+    if not training:
+        assert running_mean is not None and running_variance is not None
+        mean, scale = running_mean, (running_variance + eps).rsqrt()
+    of_channel = (1, -1, *[1] * (x.dim() - 2))
+    normed = (x - mean.reshape(of_channel)) * scale.reshape(of_channel)
+    normed = normed if weight is None else normed * weight.reshape(of_channel)
+    return (normed if bias is None else normed + bias.reshape(of_channel)).to(x.dtype), *made[1:]
 
 
 def _convolve_padded(

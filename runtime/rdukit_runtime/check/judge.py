@@ -179,7 +179,7 @@ class _Judge:
         for other in (Elsewhere(), Inside()):
             settled = settle_places(settled, portable.results, self._run(self._portable, drawn, chosen, other).results)
         fault = compare(settled)
-        if fault is not None and kept is not None:
+        if fault is not None and not is_exact:
             in_double = self._run(self._portable, drawn, chosen, InDouble())
             settled = settle_overflows(settled, portable.results, in_double.results)
             fault = compare(settled)

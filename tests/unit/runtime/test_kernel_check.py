@@ -321,6 +321,39 @@ def test_squares_that_overflow_in_single_precision_only_may_be_right() -> None:
     assert judge(unit, Side(halved, None)).outcome is Outcome.REFUSED
 
 
+def test_a_narrow_erf_may_keep_small_numbers_that_torch_loses() -> None:
+    small = [("aten.mul.Tensor", Ref("x"), Ref("x")), ("aten.erf.default", Ref("v0"))]
+    unit = Unit(kernel(small, ["v1"], x=("bfloat16", (ROWS, WIDTH))))
+    assert build_portable(unit.forward)((torch.full((1,), 1e-4, dtype=torch.bfloat16),), {})[0] == 0
+
+    def precise(inputs: Sequence[torch.Tensor], scalars: Any) -> list[torch.Tensor]:
+        return [torch.erf((inputs[0] * inputs[0]).double()).bfloat16()]
+
+    def halved(inputs: Sequence[torch.Tensor], scalars: Any) -> list[torch.Tensor]:
+        (made,) = precise(inputs, scalars)
+        return [torch.where(made < 1e-6, made / 2, made)]
+
+    assert judge(unit, Side(precise, None)).outcome is Outcome.RIGHT
+    assert judge(unit, Side(halved, None)).outcome is Outcome.REFUSED
+
+
+def test_a_batch_norm_may_subtract_the_mean_before_an_infinite_weight_multiplies() -> None:
+    options = (None, None, True, 0.1, 1e-5)
+    normed = [("aten.native_batch_norm.default", Ref("x"), Ref("w"), Ref("b"), *options), (GETITEM, Ref("v0"), 0)]
+    unit = Unit(kernel(normed, ["v1"], x=("float32", (ROWS, 4)), w=("float32", (4,)), b=("float32", (4,))))
+
+    def centered(inputs: Sequence[torch.Tensor], scalars: Any) -> list[torch.Tensor]:
+        x, w, b = inputs
+        return [torch.native_batch_norm(x, None, None, *options)[0] * w + b]
+
+    def positive(inputs: Sequence[torch.Tensor], scalars: Any) -> list[torch.Tensor]:
+        (made,) = centered(inputs, scalars)
+        return [torch.where(made.isinf(), made.abs(), made)]
+
+    assert judge(unit, Side(centered, None)).outcome is Outcome.RIGHT
+    assert judge(unit, Side(positive, None)).outcome is Outcome.REFUSED
+
+
 def test_weights_whose_highest_score_is_rounded_apart_are_refused() -> None:
     scores = [("aten.mm.default", Ref("x"), Ref("w")), ("aten.mul.Tensor", Ref("v0"), 0.3)]
     nodes = [*scores, ("aten._softmax.default", Ref("v1"), -1, False)]
