@@ -29,7 +29,7 @@ from rdukit_runtime.check.roles import InputRole, find_roles
 from rdukit_runtime.check.rounding import MOVES, InDouble, Rounding
 from rdukit_runtime.engine.portable import Kernel, build_portable
 
-#: Seconds of the portable form up to which all sets, two sets, or one set are tried.
+#: Seconds of processor time of the portable form up to which all sets, two sets, or one set are tried.
 ALL_S: Final = 0.005
 FEW_S: Final = 2.0
 ONE_S: Final = 10.0
@@ -252,13 +252,13 @@ def find_all_roles(unit: Unit) -> Mapping[str, InputRole]:
 
 
 def judge(
-    unit: Unit, native: Side, is_full: bool = False, clock: Callable[[], float] = time.monotonic
+    unit: Unit, native: Side, is_full: bool = False, clock: Callable[[], float] = time.process_time
 ) -> KernelVerdict:  # fmt: skip
     """Compare a unit's native kernels with its portable ones.
 
     Args:
         is_full: all sets, unless one takes longer than ``FEW_S``.
-        clock: seconds, by which the portable form is timed.
+        clock: seconds, by which the portable form is timed: of processor time, so that other processes do not matter.
     """
     with torch.no_grad():
         return _Judge(unit, native, clock).verdict(ALL_SETS, ALL_SETS if is_full else FEW_SETS)
