@@ -152,7 +152,7 @@ def find_special_fault(program: Program, expected: Results, found: Results, prec
     fault = find_fault(ours, portable, is_exact=False)
     if fault is not None:
         for other in (Elsewhere(), Inside()):
-            ours = settle_places(ours, theirs, listed(_run_torch(program, other)))
+            ours = settle_places(ours, theirs, listed(_run_torch(program, other)), precision)
         fault = find_fault(ours, portable, is_exact=False)
     if fault is not None and precision == "bf16":
         with suppress(IllegalProgram):  # torch may refuse bf16

@@ -14,11 +14,12 @@ from rdukit_runtime.engine.torch_private import TorchDispatchMode
 #: Gradients that torch's kernel makes NaN if the function's input is NaN, except beyond the last full vector. That
 #: input is their last argument.
 _NAN_IN_VECTORS: Final = frozenset({torch.ops.aten.elu_backward.default, torch.ops.aten.hardswish_backward.default})
-#: Norms of rows whose mean (the second result) torch's kernel makes infinite or NaN if a number of the row is
-#: infinite, depending on its place. All other results of such a row are NaN.
-_INFINITE_BY_PLACE: Final = frozenset(
-    {torch.ops.aten.native_layer_norm.default, torch.ops.aten.native_group_norm.default}
-)
+#: Norms of rows, of which torch's kernel makes some infinite, NaN or zero by place and length: see ``_norm_rows``.
+_NORMS_OF_ROWS: Final = frozenset({torch.ops.aten.native_layer_norm.default, torch.ops.aten.native_group_norm.default})
+#: Gradients of norms of rows → the place of the means among their arguments; scales follow.
+_GRADIENTS_OF_ROWS: Final = {
+    torch.ops.aten.native_layer_norm_backward.default: 3, torch.ops.aten.native_group_norm_backward.default: 2,
+}  # fmt: skip
 #: Norm that multiplies infinite weights by the mean alone, and by the rest of the number: see ``_norm_centered``.
 _BATCH_NORM: Final = torch.ops.aten.native_batch_norm.default
 #: Function of large numbers that torch's kernel makes infinite, and of infinity, NaN; beyond the last full vector it
@@ -48,10 +49,10 @@ class Elsewhere(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return torch.where(args[0] > torch.finfo(made.dtype).max / 2, args[0], made)
         if func is torch.ops.aten.hardtanh_backward.default:  # only whole vectors are 0
             return made.masked_fill(args[1].isnan(), 0.0)
-        if func in _INFINITE_BY_PLACE:
-            result, mean, scale = made
-            rows = args[0].reshape(mean.numel(), -1).mean(-1).reshape(mean.shape).to(mean.dtype)
-            return result, torch.where(mean.isfinite(), mean, rows), scale
+        if func in _NORMS_OF_ROWS:
+            return _norm_rows(func, made, *args)
+        if func in _GRADIENTS_OF_ROWS:
+            return _differentiate_rows(func, made, args)
         return made
 
 
@@ -75,6 +76,35 @@ class Inside(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if is_transposed or (x.isfinite().all() and w.isfinite().all()):
             return made
         return _convolve_inside(made, x, w, bias, stride, padding, dilation, groups)
+
+
+def _norm_rows(func: Any, made: Any, x: torch.Tensor, *options: Any) -> Any:
+    """Norm as torch did to make ``made``, with its other results of infinite and of large numbers.
+
+    The mean of a row with an infinite number is infinite or NaN, by its place; all else of such a row is NaN. A row
+    whose variance overflows becomes NaN or the norm of zeros, by its length.
+    """
+    result, mean, scale = made
+    rows = x.reshape(mean.numel(), -1)
+    mean = torch.where(mean.isfinite(), mean, rows.mean(-1).reshape(mean.shape).to(mean.dtype))
+    is_large = rows.double().var(-1, correction=0) > torch.finfo(scale.dtype).max
+    if is_large.any():
+        result = func(rows.masked_fill(is_large[:, None], 0.0).reshape(x.shape), *options)[0]
+        scale = scale.masked_fill(is_large.reshape(scale.shape), 0.0)
+    return result, mean, scale
+
+
+def _differentiate_rows(func: Any, made: Any, args: Sequence[Any]) -> Any:
+    """Return the gradients of a norm; rows whose variance overflowed count as zeros."""
+    place = _GRADIENTS_OF_ROWS[func]
+    x, mean, scale = args[1], args[place], args[place + 1]
+    is_large = (scale == 0).reshape(-1)
+    if not is_large.any():
+        return made
+    flat = list(args)
+    flat[1] = x.reshape(mean.numel(), -1).masked_fill(is_large[:, None], 0.0).reshape(x.shape)
+    flat[place] = mean.masked_fill(is_large.reshape(mean.shape), 0.0)
+    return func(*flat)
 
 
 def _norm_centered(

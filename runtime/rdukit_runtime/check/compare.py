@@ -74,9 +74,13 @@ def _kept(
     return [a for a, _ in pairs], [b for _, b in pairs]
 
 
-def settle_places(ours: Results, theirs: Results, elsewhere: Results) -> Results:
-    """Return ``ours`` with ``theirs`` where ours is what torch computes in other places, if one is infinite or NaN."""
-    return [_settle_one(a, b, c) for a, b, c in zip(ours, theirs, elsewhere, strict=True)]
+def settle_places(ours: Results, theirs: Results, elsewhere: Results, precision: str = "f32") -> Results:
+    """Return ``ours`` with ``theirs`` where ours is what torch computes in other places, if one is infinite or NaN.
+
+    Args:
+        precision: of the computation; wide results may be computed from bf16.
+    """
+    return [_settle_one(a, b, c, precision) for a, b, c in zip(ours, theirs, elsewhere, strict=True)]
 
 
 def settle_overflows(ours: Results, theirs: Results, in_double: Results) -> Results:
@@ -92,10 +96,13 @@ def _settle_overflow(ours: torch.Tensor, theirs: torch.Tensor, in_double: torch.
     return settled
 
 
-def _settle_one(ours: torch.Tensor, theirs: torch.Tensor, elsewhere: torch.Tensor) -> torch.Tensor:
+def _settle_one(
+    ours: torch.Tensor, theirs: torch.Tensor, elsewhere: torch.Tensor, precision: str
+) -> torch.Tensor:  # fmt: skip
     if not ours.is_floating_point() or ours.dtype != theirs.dtype or ours.shape != theirs.shape:
         return ours
-    near = AGREES["f32" if ours.dtype in {torch.float32, torch.float64} else "bf16"] * _largest(elsewhere)
+    is_wide = ours.dtype in {torch.float32, torch.float64} and precision == "f32"
+    near = AGREES["f32" if is_wide else "bf16"] * _largest(elsewhere)
     places = ~(elsewhere.isfinite() & theirs.isfinite()) & (_off(ours, elsewhere) <= near)
     settled = ours.clone()  # with the strides of ours, which are compared as well
     settled[places] = theirs[places]

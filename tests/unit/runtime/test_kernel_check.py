@@ -12,6 +12,7 @@ from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, packed_spec
 from rdukit.pef.operators import GETITEM
 from rdukit.pef.units import KernelVerdict, Outcome, Unit, unit_from_json, verdict_from_json
 from rdukit_runtime.check import judge as judging
+from rdukit_runtime.check.alternatives import Elsewhere
 from rdukit_runtime.check.draws import ALL_SETS, InputSet, draw, draw_gradient, guard
 from rdukit_runtime.check.exactness import adds_nothing, is_exact_on_whole_numbers, keeps_signs
 from rdukit_runtime.check.judge import Side, find_all_roles
@@ -319,6 +320,22 @@ def test_squares_that_overflow_in_single_precision_only_may_be_right() -> None:
     assert build_portable(unit.forward)((large,), {})[0].count_nonzero() == 0
     assert judge(unit, Side(in_double, None)).outcome is Outcome.RIGHT
     assert judge(unit, Side(halved, None)).outcome is Outcome.REFUSED
+
+
+@pytest.mark.parametrize("width", [3, WIDTH])
+def test_a_row_whose_variance_overflows_may_become_the_norm_of_zeros(width: int) -> None:
+    x = torch.full((2, width), 1e20)
+    x[:, 0] = -1e20
+    x[1] = torch.arange(width)
+    weight, bias = torch.full((width,), 2.0), torch.full((width,), 0.5)
+    with Elsewhere():
+        result, mean, scale = torch.native_layer_norm(x, [width], weight, bias, 1e-5)
+        given = (torch.ones_like(x), x, [width], mean, scale, weight, bias, [True, True, True])
+        gradients = torch.ops.aten.native_layer_norm_backward(*given)
+    of_row = torch.native_layer_norm(x[1:], [width], weight, bias, 1e-5)[0]
+    assert torch.equal(result, torch.cat([bias[None], of_row]))
+    assert all(bool(each.isfinite().all()) for each in gradients)
+    assert not gradients[0][0].any()
 
 
 def test_a_narrow_erf_may_keep_small_numbers_that_torch_loses() -> None:
