@@ -121,6 +121,9 @@ INFINITE: dict[str, Call] = {
        for at in (0, 5, 6)},
     "mean of all beside a deviation": (torch.std_mean, [infinite(3, 7, at=4)]),
     "mean of columns beside a deviation": (lambda x: torch.std_mean(x, 0, keepdim=True), [infinite(3, 7, at=4)]),
+    "deviation of large numbers": (lambda x: torch.std(x, -1), [numbers(3, 7) * 1e25]),
+    "deviation of large bf16 numbers": (lambda x: torch.std(x, 0), [(numbers(7, 33) * 1e30).bfloat16()]),
+    "mean of large numbers beside a deviation": (torch.std_mean, [numbers(3, 7) * 1e25]),
     "mean of finite numbers": (lambda x: torch.var_mean(x, (0, 2)), [numbers(3, 7, 5)]),
     **{
         f"interpolated {len(shape) - 2} {corners} {at}": (

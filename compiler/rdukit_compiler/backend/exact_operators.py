@@ -301,6 +301,15 @@ def _multilabel_margin_gradient(
     return (moved * share * arriving).reshape(x.shape)
 
 
+def _deviation(
+    x: torch.Tensor, dim: Sequence[int] | None = None, *, correction: Number | None = None, keepdim: bool = False
+) -> Any:
+    """Deviate in double precision, as torch does: squares of large numbers overflow, their root need not."""
+    if x.dtype not in {torch.float32, torch.bfloat16, torch.float16}:
+        return NotImplemented
+    return torch.std(x.double(), dim, correction=correction, keepdim=keepdim).to(x.dtype)
+
+
 def _with_mean(spread: Callable[..., Any]) -> Callable[..., Any]:
     """Return the form of ``var_mean`` or ``std_mean``, whose mean equals torch's if numbers are infinite.
 
@@ -397,6 +406,7 @@ FORMS: Final[Mapping[Any, Callable[..., Any]]] = {
     aten.addcmul.default: _with_product,
     aten.addcdiv.default: _with_quotient,
     aten.nextafter.default: _next_after,
+    aten.std.correction: _deviation,
     aten.var_mean.correction: _with_mean(torch.var),
     aten.std_mean.correction: _with_mean(torch.std),
     **INTERPOLATIONS,

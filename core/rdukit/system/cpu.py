@@ -15,8 +15,8 @@ from rdukit.files.atomic import sha256_of
 from rdukit.settings import SANITIZE, resolve
 
 #: Version of the way in which native kernels are built: libraries of other versions, in PEFs and in the cache, are not
-#: used. 12: quotients of positions have a native form, attention of large scores and ``addcmul`` do not overflow.
-NATIVE_BUILD: Final = 12
+#: used. 13: the squares of a standard deviation do not overflow.
+NATIVE_BUILD: Final = 13
 
 
 @cache
