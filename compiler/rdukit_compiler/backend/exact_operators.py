@@ -307,7 +307,7 @@ def _deviation(
     """Deviate in double precision, as torch does: squares of large numbers overflow, their root need not."""
     if x.dtype not in {torch.float32, torch.bfloat16, torch.float16}:
         return NotImplemented
-    return torch.std(x.double(), dim, correction=correction, keepdim=keepdim).to(x.dtype)
+    return aten.std.correction(x.double(), dim, correction=correction, keepdim=keepdim).to(x.dtype)
 
 
 def _with_mean(spread: Callable[..., Any]) -> Callable[..., Any]:
