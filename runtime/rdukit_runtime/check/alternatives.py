@@ -1,4 +1,4 @@
-"""Other results that torch's own kernels give for the same infinite numbers and NaN.
+"""Other results that torch's own kernels give for the same infinite numbers, large numbers and NaN.
 
 Which they give depends on shapes, places in a tensor, dtypes and the processor. A native kernel may give any of them.
 """
@@ -27,7 +27,6 @@ _BATCH_NORM: Final = torch.ops.aten.native_batch_norm.default
 _GELU: Final = torch.ops.aten.gelu.default
 #: Operator that skips padding, or multiplies it by weights: see ``_convolve_padded`` and ``_convolve_inside``.
 _CONVOLUTION: Final = torch.ops.aten.convolution.default
-_PRODUCTS: Final = frozenset({torch.ops.aten.mm.default, torch.ops.aten.bmm.default})
 #: Operator that leaves out values without weight, or multiplies them by zero: see ``_attend``.
 _ATTENTION: Final = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
@@ -58,12 +57,10 @@ class Elsewhere(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Inside(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Convolves what lies inside of a picture, one weight after the other, attends to what has weight, in f32, and
-    multiplies no rows of zeros.
+    """Convolves what lies inside of a picture, one weight after the other, and attends to what has weight, in f32.
 
     Some of torch's kernels multiply padding by weights, and infinite values by zero. Its convolutions of bf16 spread
-    NaN and infinity to neighbouring results, and its attention returns zeros for some rows whose scores are NaN. The
-    compiler does not compute unread rows, whose gradients torch makes zero times NaN.
+    NaN and infinity to neighbouring results, and its attention returns zeros for some rows whose scores are NaN.
     """
 
     def __init__(self) -> None:
@@ -73,9 +70,6 @@ class Inside(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = func(*args, **(kwargs or {}))
         if func is _ATTENTION:
             return _attend(made, *args, **(kwargs or {}))
-        if func in _PRODUCTS:
-            rows, columns = ((args[n] == 0).all(axis, keepdim=True) for n, axis in ((0, -1), (1, -2)))
-            return made.masked_fill(rows | columns, 0.0)
         if func is not _CONVOLUTION:
             return made
         x, w, bias, stride, padding, dilation, is_transposed, _, groups = args
