@@ -59,8 +59,11 @@ def run_torch(program: Program, move: float | None = None, number: int = 0, roun
     return _run_torch(program, None if move is None else Rounding(move, rounds, torch.Generator().manual_seed(number)))
 
 
-class Unread(TorchDispatchMode):
+class Unread(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Multiplies no rows of zeros: the compiler leaves out unread rows, whose gradients torch makes zero times NaN."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
